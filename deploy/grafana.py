@@ -27,11 +27,9 @@ class Panel:
     description: str = ""
 
 
-def rate(metric: str, *labels: str, where: str = "") -> str:
-    """Events per second by labels."""
-    selector = ", ".join(filter(None, [INSTANCES, where]))
-    series = f"rate(eulerlora_{metric}_total{{{selector}}}[$__rate_interval])"
-    return f"sum by ({', '.join(labels)}) ({series})" if labels else f"sum ({series})"
+def rate(metric: str, labels: str, window: str = "$__rate_interval") -> str:
+    """Events per second by labels, which commas separate."""
+    return f"sum by ({labels}) (rate(eulerlora_{metric}_total{{{INSTANCES}}}[{window}]))"
 
 
 def quantiles(metric: str, *labels: str, where: str = "") -> Mapping[str, str]:
@@ -48,10 +46,7 @@ def quantiles(metric: str, *labels: str, where: str = "") -> Mapping[str, str]:
 
 def share(part: str, whole: str) -> str:
     """Flagged images / images with a threshold, by model and mode, over an hour."""
-    return " / ".join(
-        f"sum by (model, mode) (rate(eulerlora_{name}_total{{{INSTANCES}}}[1h]))"
-        for name in (part, whole)
-    )
+    return " / ".join(rate(name, "model, mode", "1h") for name in (part, whole))
 
 
 ROWS: Mapping[str, Sequence[Panel]] = {

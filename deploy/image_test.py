@@ -127,8 +127,8 @@ def main(part: str = "") -> None:
 
 
 def find_engine() -> "Docker | Buildah":
-    """Returns Docker if it is available, otherwise buildah. Raises ImageError for neither."""
-    if docker_answers():
+    """Docker if it is available, otherwise buildah. Raises ImageError for neither."""
+    if shutil.which("docker") and not run(["docker", "info"]).returncode:
         return Docker()
     if missing := missing_for_buildah():
         raise ImageError(
@@ -189,7 +189,7 @@ class ImageConfig:
 
     @classmethod
     def of_docker(cls, config: dict[str, Any]) -> "ImageConfig":
-        """Returns the settings in the `Config` object of Docker's image format."""
+        """The settings in the `Config` object of Docker's image format."""
         return cls(
             command=(*(config.get("Entrypoint") or ()), *config["Cmd"]),
             environment=tuple(config["Env"]),
@@ -198,11 +198,6 @@ class ImageConfig:
             stop_signal=config.get("StopSignal", "SIGTERM"),
             health_check=tuple((config.get("Healthcheck") or {}).get("Test", ())[1:]),
         )
-
-
-def docker_answers() -> bool:
-    """True if a Docker engine is available."""
-    return shutil.which("docker") is not None and not run(["docker", "info"]).returncode
 
 
 @dataclass(frozen=True)
@@ -255,7 +250,7 @@ class DockerContainer:
 
 
 def missing_for_buildah() -> str:
-    """Returns what this machine lacks for the engine; an empty string if it lacks nothing."""
+    """What this machine lacks for the engine; an empty string if it lacks nothing."""
     missing = next((program for program in PROGRAMS if not shutil.which(program)), None)
     if missing:
         return f"no {missing}"
@@ -333,12 +328,12 @@ class NamespaceContainer:
 
 
 def _image_id() -> str:
-    """Returns the id of the current image; an empty string if there is none."""
+    """The id of the current image; an empty string if there is none."""
     return run([*BUILDAH, "images", "--quiet", "--no-trunc", IMAGE]).stdout.strip()
 
 
 def _as_user(config: ImageConfig, user: int) -> list[str]:
-    """Returns the start of a command that runs as `user` in the environment of the image.
+    """The start of a command that runs as `user` in the environment of the image.
 
     Users other than root have no capabilities. Root retains them in order to read every folder.
     """
@@ -348,7 +343,7 @@ def _as_user(config: ImageConfig, user: int) -> list[str]:
 
 
 def _first_process(outside: "subprocess.Popen[bytes]") -> int:
-    """Returns the process id of the container's process 1 once it runs the image's command."""
+    """The process id of the container's process 1 once it runs the image's command."""
     deadline = time.monotonic() + ENTER_TIMEOUT_S
     while time.monotonic() < deadline and outside.poll() is None:
         for child in _children(outside):
@@ -396,7 +391,7 @@ def run(command: Sequence[str], stdin: str = "") -> Output:
 
 
 def output(command: Sequence[str]) -> str:
-    """Returns the output of a command. Raises ImageError if the command fails."""
+    """The output of a command. Raises ImageError if the command fails."""
     result = run(command)
     if result.returncode:
         reason = " ".join(result.stderr.split())[-400:]
@@ -411,7 +406,7 @@ def show(command: Sequence[str]) -> None:
 
 
 def wait_until_ready() -> float:
-    """Returns the seconds until /readyz first answered 200."""
+    """The seconds until /readyz first answered 200."""
     started = time.monotonic()
     while (elapsed_s := time.monotonic() - started) < START_S:
         try:
@@ -423,7 +418,7 @@ def wait_until_ready() -> float:
 
 
 def jpeg() -> bytes:
-    """Returns a JPEG of a gradient, 320 x 240."""
+    """A JPEG of a gradient, 320 x 240."""
     from PIL import Image  # noqa: PLC0415 - the machine of the build need not have it
 
     gradient = Image.linear_gradient("L").resize((320, 240))
@@ -433,7 +428,7 @@ def jpeg() -> bytes:
 
 
 def predict(query: str) -> dict[str, Any]:
-    """Returns the prediction for the JPEG after a check of its keys and probabilities."""
+    """The prediction for the JPEG after a check of its keys and probabilities."""
     request = urllib.request.Request(
         f"{ADDRESS}/predict?{query}", jpeg(), {"Content-Type": "image/jpeg"}
     )

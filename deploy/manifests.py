@@ -20,12 +20,12 @@ class ManifestError(Exception):
 
 
 def without_digest(manifests: str) -> list[str]:
-    """Returns the images in manifests, as kubectl prints them, that are not named by digest."""
+    """The images in manifests, as kubectl prints them, that are not named by digest."""
     return [image for image in IMAGE.findall(manifests) if not BY_DIGEST.fullmatch(image)]
 
 
 def rendered(overlay: str) -> str:
-    """Returns the manifests of a folder with a kustomization.yaml. Raises ManifestError."""
+    """The manifests of a folder with a kustomization.yaml. Raises ManifestError."""
     try:
         command = ["kubectl", "kustomize", overlay]
         result = subprocess.run(command, check=False, capture_output=True, text=True)

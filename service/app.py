@@ -26,21 +26,17 @@ from service.routes.plugins import (
     ServiceParts,
     load_plugins,
     plugin_paths,
-    problem_bodies,
 )
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
     TRIAGE_BATCH_PATH,
     TRIAGE_PATH,
-    ReportWriter,
     policy_routes,
     report_routes,
-    triage_batch_routes,
     triage_routes,
 )
 from service.settings import ServiceSettings
-from service.telemetry.logs import RequestIdMiddleware
 from service.telemetry.metrics import Gauges, Metrics
 from service.telemetry.observation import PROBES, ObservationMiddleware
 from service.telemetry.shift_monitor import ShiftMonitors
@@ -85,7 +81,7 @@ def create_app(
             queue_rows=queue.rows,
             queue_items=queue.items,
             models={
-                name: {"revision": served.revision, "precision": served.model.precision}
+                name: {"revision": served.model.revision, "precision": served.model.precision}
                 for name, served in models.items()
             },
             shift=shift.states(),
@@ -119,17 +115,20 @@ def create_app(
     )
     app.state.metrics = metrics
     plugins = load_plugins()
-    add_problem_handlers(app, settings.overload_status, problem_bodies(plugins))
+    add_problem_handlers(
+        app,
+        settings.overload_status,
+        {one.prefix: one.problem_body for one in plugins.values() if one.problem_body is not None},
+    )
     formats = {
         name: one for plugin in plugins.values() for name, one in plugin.triage_formats.items()
     }
     keyed = partial(app.include_router, dependencies=API_KEY if keys is not None else ())
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, policy, formats))
-    keyed(triage_batch_routes(pipeline, policy))
     keyed(decision_routes(lifecycle.audit, policy, metrics))
     keyed(policy_routes(policy))
-    keyed(report_routes(ReportWriter(policy, settings)))
+    keyed(report_routes(policy, settings))
     keyed(model_routes(models, settings, shift))
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
@@ -182,7 +181,6 @@ def create_app(
         from service.telemetry.tracing import TracingMiddleware  # noqa: PLC0415
 
         app.add_middleware(TracingMiddleware, provider=traces)
-    app.add_middleware(RequestIdMiddleware)
     return app
 
 

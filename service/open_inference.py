@@ -329,7 +329,7 @@ def _metadata_of(served: ServedModel) -> dict[str, Any]:
     classes = len(served.model.classes)
     return {
         "name": served.name,
-        "versions": [served.revision],
+        "versions": [served.model.revision],
         "platform": _PLATFORM,
         "inputs": [{"name": _IMAGE_INPUT, "datatype": "BYTES", "shape": [1]}],
         "outputs": [
@@ -383,7 +383,7 @@ class _Statistics:
     def message(self, served: ServedModel) -> dict[str, Any]:
         return {
             "name": served.name,
-            "version": served.revision,
+            "version": served.model.revision,
             "last_inference": self.last,
             "inference_count": self.durations["success"].count,
             "execution_count": self.durations["compute_infer"].count,
@@ -435,7 +435,7 @@ def _open_inference_routes(parts: ServiceParts) -> APIRouter:
         outputs = _requested_outputs(sent)
         upload = Upload(image, Declared())
         async with (
-            statistics[served.name, served.revision].counting(request),
+            statistics[served.name, served.model.revision].counting(request),
             _ended_by(scheduling.timeout),
         ):
             prediction = await pipeline.predict(request, query, upload=upload)
@@ -445,7 +445,9 @@ def _open_inference_routes(parts: ServiceParts) -> APIRouter:
     async def model_statistics(request: Request) -> Response:
         one = request.path_params.get("name")
         chosen = models.values() if one is None else [_requested_model(request, models)]
-        messages = [statistics[served.name, served.revision].message(served) for served in chosen]
+        messages = [
+            statistics[served.name, served.model.revision].message(served) for served in chosen
+        ]
         return json_response({"model_stats": messages})
 
     router.get(f"{_OPEN_INFERENCE}/models/stats")(model_statistics)  # before a model of this name
@@ -473,7 +475,7 @@ async def _ended_by(timeout_us: int) -> AsyncIterator[None]:
 def _requested_model(request: Request, models: ServedModels) -> ServedModel:
     """The model in a request's path. Raises UnknownModel, also for another version."""
     served = models.named(request.path_params["name"])
-    if request.path_params.get("version", served.revision) != served.revision:
+    if request.path_params.get("version", served.model.revision) != served.model.revision:
         raise UnknownModel("expected the version that is served: its revision, or none")
     return served
 

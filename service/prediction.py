@@ -240,7 +240,7 @@ class Pipeline:
             options,
             accepted_at=now,
             deadline=now + self._settings.deadline_s,
-            warnings=self._shift.warnings(served.name, served.revision),
+            warnings=self._shift.warnings(served.name, served.model.revision),
         )
         decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
@@ -434,7 +434,7 @@ def _response_body(
     return Prediction(
         request_id=request_id,
         model=served.name,
-        revision=served.revision,
+        revision=served.model.revision,
         mode=query.mode,
         trajectories=answered.trajectories.shape[1],
         seed=result.draw.seed,

@@ -35,7 +35,8 @@ from service.auth.keys import Keys
 from service.decoding.pool import DecoderPool
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
-from service.inference.engine import ServedModel, worker_count
+from service.inference.engine import ServedModel
+from service.inference.workers import worker_count
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckpointSource, load_checked
 from service.settings import (

@@ -44,7 +44,7 @@ class Arguments(Settings):
 
 
 def build(arguments: Arguments) -> Application:
-    """Returns the application; serve.yaml names this function and its arguments."""
+    """The application; serve.yaml names this function and its arguments."""
     # These import torch.
     from service.process import effective_settings  # noqa: PLC0415
     from service.telemetry.logs import log_config  # noqa: PLC0415
@@ -81,7 +81,7 @@ class Replica:
 
 
 def create_replica(arguments: Arguments) -> FastAPI:
-    """Returns the service, whose lifespan waits until it is ready.
+    """The service, whose lifespan waits until it is ready.
 
     It raises RuntimeError if a model cannot be loaded or fails its checks.
     """

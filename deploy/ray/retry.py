@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_contract.problems import NotReady
 from service.http.responses import ProblemResponse, problem_headers
-from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.logs import REQUEST_ID_HEADER, request_id_of
 
 ATTEMPTS = 5
 PAUSE_S = 0.5
@@ -23,7 +23,7 @@ RETRY_AFTER_S = 5
 
 
 def middlewares() -> list[Middleware]:
-    """Returns the middlewares of a proxy."""
+    """The middlewares of a proxy."""
     return [Middleware(RetryMiddleware)]
 
 
@@ -48,7 +48,10 @@ class RetryMiddleware:
                     raise
             if response.is_started or not body.is_repeatable:
                 return
-        await RequestIdMiddleware(_refuse)(scope, receive, send)
+        problem = NotReady("every replica that had the request was lost", RETRY_AFTER_S)
+        request_id = request_id_of(scope)
+        headers = {**problem_headers(problem, closes=True), REQUEST_ID_HEADER: request_id}
+        await ProblemResponse(problem, request_id, headers)(scope, receive, send)
 
 
 class RepeatableBody:
@@ -66,7 +69,7 @@ class RepeatableBody:
         return not self._is_disconnected and self._bytes <= MAX_BYTES
 
     def replay(self) -> Receive:
-        """Returns a function that receives the body from its beginning."""
+        """A function that receives the body from its beginning."""
         position = 0
 
         async def receive() -> Message:
@@ -101,10 +104,3 @@ class ObservedResponse:
         """Sends a message."""
         self.is_started = True
         await self._send(message)
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    problem = NotReady("every replica that had the request was lost", RETRY_AFTER_S)
-    headers = problem_headers(problem, closes=True)
-    response = ProblemResponse(problem, scope["state"]["request_id"], headers)
-    await response(scope, receive, send)

@@ -71,10 +71,6 @@ class DecodedInput:
     quality: ImageQuality | None = None
 
 
-class OutOfDecodingMemoryError(UnusableImage):
-    """Decoding the image needs more memory than the limit."""
-
-
 class DecodedFields(Settings):
     """The JSON object before the pixels of a decoded image."""
 
@@ -84,9 +80,9 @@ class DecodedFields(Settings):
     quality: ImageQuality | None
 
 
-PROBLEMS: dict[str, type[Problem]] = {
+_PROBLEMS: dict[str, type[Problem]] = {
     "unsupported_media": UnsupportedMedia,
-    "out_of_memory": OutOfDecodingMemoryError,
+    "out_of_memory": UnusableImage,
     "unusable_image": UnusableImage,
 }
 
@@ -104,8 +100,8 @@ class Failure(Settings):
 
     @property
     def error(self) -> Exception:
-        if self.kind in PROBLEMS:
-            return PROBLEMS[self.kind](self.text)
+        if self.kind in _PROBLEMS:
+            return _PROBLEMS[self.kind](self.text)
         defect = RuntimeError("the decoder failed")
         defect.add_note(self.text)
         return defect

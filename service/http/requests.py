@@ -6,19 +6,12 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.message import Message
-from typing import Any
+from inspect import signature
+from typing import Any, get_args
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -33,7 +26,6 @@ from eulerlora_contract.problems import (
     InvalidParameter,
     InvalidUpload,
     MalformedBody,
-    NotAcceptable,
     Problem,
     UnsupportedMedia,
 )
@@ -51,29 +43,30 @@ _USUAL_NAMES = {
 """Of media types that clients send under other names."""
 
 
-def strict_query_route(query_type: type[BaseModel]) -> type[APIRoute]:
-    """A route class that parses the query as `query_type` and returns the raw response.
+class StrictQueryRoute(APIRoute):
+    """Parses the query as the model of the endpoint's parameter `query`: Annotated[Model, Query()].
 
     FastAPI's dependency injection and response validation take three times as long; only its
-    OpenAPI description is used. The route raises InvalidParameter and RequestValidationError.
+    OpenAPI description is used: the endpoint gets the request and the query, and its response is
+    sent as it is. Raises InvalidParameter and RequestValidationError.
     """
 
-    class StrictQueryRoute(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            async def handle(request: Request) -> Response:
-                sent = request.query_params.multi_items()
-                counts = Counter(name for name, _ in sent)
-                for name in query_type.model_fields:
-                    if counts[name] > 1:
-                        raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
-                with query_errors():
-                    query = query_type.model_validate(dict(sent))
-                response: Response = await self.endpoint(request, query)
-                return response
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        annotation = signature(self.endpoint).parameters["query"].annotation
+        query_type: type[BaseModel] = get_args(annotation)[0]
 
-            return handle
+        async def handle(request: Request) -> Response:
+            sent = request.query_params.multi_items()
+            counts = Counter(name for name, _ in sent)
+            for name in query_type.model_fields:
+                if counts[name] > 1:
+                    raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
+            with query_errors():
+                query = query_type.model_validate(dict(sent))
+            response: Response = await self.endpoint(request, query)
+            return response
 
-    return StrictQueryRoute
+        return handle
 
 
 @contextmanager
@@ -141,50 +134,6 @@ async def read_files(request: Request, max_files: int) -> list[Upload]:
     if not uploads:
         raise InvalidUpload(f"expected files in parts named {FILES_PART}, got none")
     return uploads
-
-
-def chosen_media_type(
-    accept: str | None, offered: Mapping[str, Mapping[str, Collection[str]]]
-) -> str:
-    """The media type that an Accept header prefers (RFC 9110, 12.5.1).
-
-    The most specific range that includes a media type decides its quality.
-
-    Args:
-        accept: The header; None without one.
-        offered: The accepted values of the parameters of each media type, by their names; the first
-            media type wins among equals, and without a header.
-
-    Raises:
-        NotAcceptable: If the header excludes all of them.
-    """
-    best = dict.fromkeys(offered, (0, 0.0))  # specificity and quality
-    for entry in ((accept or "").strip() or "*/*").lower().split(","):
-        media_range, *parameters = (part.strip() for part in entry.split(";"))
-        values = {name: text.strip('"') for name, _, text in (p.partition("=") for p in parameters)}
-        for media_type, accepted in offered.items():
-            ranges = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
-            if media_range in ranges and all(
-                values[name] in accepted[name] for name in values.keys() & accepted.keys()
-            ):
-                rank = ranges.index(media_range) + 1, _quality(values.get("q", "1"))
-                best[media_type] = max(best[media_type], rank)
-    chosen = max(offered, key=lambda media_type: best[media_type][1])
-    if best[chosen][1] == 0:
-        described = (
-            "; ".join([name, *(f"{key}={' or '.join(texts)}" for key, texts in values.items())])
-            for name, values in offered.items()
-        )
-        raise NotAcceptable(f"expected Accept to include one of {', '.join(described)}")
-    return chosen
-
-
-def _quality(text: str) -> float:
-    """A quality in [0, 1]; 0 for text that is no number."""
-    try:
-        return min(1.0, max(0.0, float(text)))
-    except ValueError:
-        return 0.0
 
 
 def _media_type(request: Request) -> str:

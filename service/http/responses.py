@@ -178,7 +178,7 @@ async def on_defect(request: Request, error: Exception) -> JSONResponse:
     request_id = request.state.request_id
     logger.exception("request %s failed", request_id, exc_info=error)
     problem = InternalError("the failure was logged under the request id")
-    # The header is also needed outside of RequestIdMiddleware.
+    # The header is also needed outside of ObservationMiddleware.
     return ProblemResponse(problem, request_id, {REQUEST_ID_HEADER: request_id})
 
 

@@ -1,8 +1,7 @@
 """The served models by name, and inference on the device of each."""
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -26,8 +25,6 @@ LOST_DEVICE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error [
 """Prefixes of the messages of device errors that torch raises as a plain RuntimeError. After one of
 them, the results of a CUDA context are undefined.
 """
-
-MAX_WORKERS = 4  # more threads compete for the interpreter's lock
 
 
 class DeviceFailed(Exception):  # noqa: N818 - describes the device, not a request
@@ -96,11 +93,6 @@ class ServedModel:
         return self.given_name or self.model.config.name
 
     @property
-    def revision(self) -> str:
-        """The digest of its checkpoint."""
-        return self.model.revision
-
-    @property
     def adapters(self) -> int:
         """An item has `Draw.count` rows for each."""
         return self.model.network.settings.adapters
@@ -132,52 +124,6 @@ class ServedModel:
             return predict_images(model.runtime, pixels, draws, model.config.temperatures)
 
         return with_device_errors(run)
-
-
-def worker_count(device: torch.device, compiler: str | None) -> int:
-    """The number of worker threads that should run batches at the same time.
-
-    On a CPU, several batches with few cores each have a higher throughput than one batch with all
-    cores, which must synchronise after every operation. A compiled network is specialised for one
-    number of cores.
-    """
-    if device.type != "cpu" or compiler is not None:
-        return 1
-    return min(torch.get_num_threads(), MAX_WORKERS)
-
-
-class CoreAllocation:
-    """Divides the CPU's cores among the passes that run at the same time.
-
-    Args:
-        count: The number of cores, by default that of torch.
-    """
-
-    def __init__(self, count: int | None = None) -> None:
-        self._count = torch.get_num_threads() if count is None else count
-        self._passes = 0
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def allocate(self, parts: int = 1) -> Iterator[int]:
-        """Sets and yields the number of cores of a pass in this thread.
-
-        A pass gets an equal part of the cores; passes that started earlier keep their number. The
-        number of threads of torch is a setting of the calling thread.
-
-        Args:
-            parts: The number of passes to expect; each of them gets an equal part.
-        """
-        with self._lock:
-            self._passes += 1
-            cores = max(1, self._count // max(parts, self._passes))
-        if cores != torch.get_num_threads():
-            torch.set_num_threads(cores)
-        try:
-            yield cores
-        finally:
-            with self._lock:
-                self._passes -= 1
 
 
 class ServedModels(Mapping[str, ServedModel]):

@@ -43,6 +43,7 @@ class Ticket:
     """A reservation of rows for one item, which is set once its image is decoded.
 
     Attributes:
+        item: Set when the ticket enters the queue, as are the next two.
         deadline: On the monotonic clock; the item does not start after it.
         queued_at: The time when the item entered the queue; of a later round of an image, the time
             when the first round did.
@@ -52,20 +53,14 @@ class Ticket:
     rows: int
     client: str = INTERNAL
     future: "Future[InferenceResult]" = field(default_factory=Future)
-    item: InferenceItem | None = None
-    deadline: float = 0.0
-    queued_at: float = 0.0
+    item: InferenceItem = field(init=False)
+    deadline: float = field(init=False)
+    queued_at: float = field(init=False)
 
     @property
     def cost(self) -> float:
         """The rows, which the fair queue charges to the client."""
         return self.rows
-
-    @property
-    def queued_item(self) -> InferenceItem:
-        """The item of a ticket that is in the queue."""
-        assert self.item is not None
-        return self.item
 
     def resolve(self, result: InferenceResult | Problem) -> None:
         """Sets the future's result or exception, unless it is already done or cancelled."""

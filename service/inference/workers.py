@@ -1,9 +1,10 @@
-"""The worker threads that run batches from the request queue.
+"""The worker threads that run batches from the request queue, and the cores of their passes.
 
 A batch starts as soon as a worker is idle; items that arrive meanwhile form the next batches.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,15 +12,18 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
+import torch
+
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.problems import ModelFailure, OutOfMemory, Problem
-from service.inference.engine import CoreAllocation, DeviceFailed, InferenceItem, ServedModel
+from service.inference.engine import DeviceFailed, InferenceItem, ServedModel
 from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket
 
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
+MAX_WORKERS = 4  # more threads compete for the interpreter's lock
 _CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 
 
@@ -50,6 +54,52 @@ def run_with_retry(
         size = 1
     parts = [items[start : start + size] for start in range(0, count, size)]
     return [result for part in parts for result in run_with_retry(infer, part, may_split=False)]
+
+
+def worker_count(device: torch.device, compiler: str | None) -> int:
+    """The number of worker threads that should run batches at the same time.
+
+    On a CPU, several batches with few cores each have a higher throughput than one batch with all
+    cores, which must synchronise after every operation. A compiled network is specialised for one
+    number of cores.
+    """
+    if device.type != "cpu" or compiler is not None:
+        return 1
+    return min(torch.get_num_threads(), MAX_WORKERS)
+
+
+class CoreAllocation:
+    """Divides the CPU's cores among the passes that run at the same time.
+
+    Args:
+        count: The number of cores, by default that of torch.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count = torch.get_num_threads() if count is None else count
+        self._passes = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def allocate(self, parts: int = 1) -> Iterator[int]:
+        """Sets and yields the number of cores of a pass in this thread.
+
+        A pass gets an equal part of the cores; passes that started earlier keep their number. The
+        number of threads of torch is a setting of the calling thread.
+
+        Args:
+            parts: The number of passes to expect; each of them gets an equal part.
+        """
+        with self._lock:
+            self._passes += 1
+            cores = max(1, self._count // max(parts, self._passes))
+        if cores != torch.get_num_threads():
+            torch.set_num_threads(cores)
+        try:
+            yield cores
+        finally:
+            with self._lock:
+                self._passes -= 1
 
 
 class InferenceWorkers:
@@ -104,19 +154,16 @@ class InferenceWorkers:
                 for thread in self._threads:
                     thread.join()
 
-    def submit(
-        self, served: ServedModel, item: InferenceItem, deadline: float
-    ) -> "Future[InferenceResult]":
-        """Queues an internal item, which the capacity does not limit.
+    def submit(self, served: ServedModel, item: InferenceItem) -> "Future[InferenceResult]":
+        """Queues an internal item, which neither the capacity nor a deadline limits.
 
-        Cancelling the future before its batch starts removes the item. `deadline` is on the
-        monotonic clock.
+        Cancelling the future before its batch starts removes the item.
 
         Raises:
             NotReady: The queue is closed.
         """
         ticket = Ticket(served, served.adapters * item.draw.count)
-        self._queue.enqueue(ticket, item, deadline)
+        self._queue.enqueue(ticket, item, deadline=math.inf)
         return ticket.future
 
     def _work(self) -> None:
@@ -141,14 +188,14 @@ class InferenceWorkers:
             if isinstance(output, Problem):
                 ticket.resolve(output)
             else:
-                queued_s, draw = started_at - ticket.queued_at, ticket.queued_item.draw
+                queued_s, draw = started_at - ticket.queued_at, ticket.item.draw
                 ticket.resolve(InferenceResult(output, draw, queued_s, seconds))
 
     def _infer(self, tickets: Sequence[Ticket]) -> list[Trajectories]:
         thread_id = threading.get_ident()
         self._pass_started_at[thread_id] = time.monotonic()
         try:
-            return tickets[0].served.infer([ticket.queued_item for ticket in tickets])
+            return tickets[0].served.infer([ticket.item for ticket in tickets])
         finally:
             del self._pass_started_at[thread_id]
 

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import math
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from service.inference.workers import InferenceWorkers
 from service.lifecycle.loading import (
     CheckedModel,
     CheckpointSource,
+    Infer,
     Load,
     health_check,
     load_checked,
@@ -56,6 +56,7 @@ class Lifecycle:
 
     Attributes:
         models: The served ones; empty during the start.
+        failure: The reason of the first failure.
         on_ready: Called once, when the service is ready.
     """
 
@@ -78,27 +79,18 @@ class Lifecycle:
         self._waits = waits
         self._checked: list[CheckedModel] = []
         self._started, self._reload = asyncio.Event(), asyncio.Event()
-        self._phase: Phase = "starting"
-        self._failure: str | None = None
+        self.phase: Phase = "starting"
+        self.failure: str | None = None
         self._lock = threading.RLock()  # a signal handler may run while this thread holds it
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
-    def failure(self) -> str | None:
-        """The reason of the first failure, or None."""
-        return self._failure
 
     @property
     def fault(self) -> str | None:
         """Why the service is not ready for requests with images, or None."""
-        if self._failure is not None:
+        if self.failure is not None:
             return "a health check failed; the service is stopping"
-        if self._phase == "starting":
+        if self.phase == "starting":
             return "the models are being loaded"
-        if self._phase == "stopping":
+        if self.phase == "stopping":
             return "the service is stopping"
         if not self.decoder.is_working:
             return "the image decoder does not work"
@@ -116,31 +108,31 @@ class Lifecycle:
 
         During a normal stop the models still answer.
         """
-        answers = self._phase == "ready" or (self.models and self._failure is None)
+        answers = self.phase == "ready" or (self.models and self.failure is None)
         if not answers and scope["path"] not in PROBES:
             self.check_ready()
 
     def is_closing(self) -> bool:
         """True unless ready: then responses close their connection."""
-        return self._phase != "ready"
+        return self.phase != "ready"
 
     def serve(self, models: ServedModels) -> None:
         """Serves loaded models from now on; ends the start."""
         self.models.replace(*models.values())
         with self._lock:
-            if self._phase == "starting":
-                self._phase = "ready"
+            if self.phase == "starting":
+                self.phase = "ready"
 
     def stop(self) -> None:
         """Requests a normal exit."""
         with self._lock:
-            self._phase = "stopping"
+            self.phase = "stopping"
 
     def fail(self, reason: str) -> None:
         """Requests an exit with an error. Only the first reason is stored."""
         with self._lock:
-            self._phase = "stopping"
-            self._failure = self._failure or reason
+            self.phase = "stopping"
+            self.failure = self.failure or reason
 
     @asynccontextmanager
     async def running(self, inference: InferenceWorkers) -> AsyncIterator[None]:
@@ -157,8 +149,8 @@ class Lifecycle:
         try:
             if self._waits:
                 await self._started.wait()
-                if self._failure is not None:
-                    raise RuntimeError(self._failure)
+                if self.failure is not None:
+                    raise RuntimeError(self.failure)
             yield
         finally:
             self.stop()
@@ -174,18 +166,17 @@ class Lifecycle:
                 if self.audit is not None:
                     parts.enter_context(self.audit)
                 parts.enter_context(inference.running())
+                infer: Infer = partial(_infer, inference)
                 _, models = await asyncio.gather(self.decoder.start(), self._load_models())
-                if await self._check_health(inference, timeout_s=None):
+                if await self._check_health(infer, timeout_s=None):
                     for checked in self._checked:
-                        await self._warm_up(checked, inference)
+                        await warm_up(checked, infer, self._settings.max_batch_rows)
                     if self._sources:
                         parts.enter_context(_frozen_gc())
                     self.serve(models)
                     self.on_ready()
                     self._started.set()
-                    await asyncio.gather(
-                        self._probe_forever(inference), self._reload_forever(inference)
-                    )
+                    await asyncio.gather(self._probe_forever(infer), self._reload_forever(infer))
         except (EulerLoRAError, OSError) as error:
             self.fail(str(error))
         except Exception as error:
@@ -204,61 +195,57 @@ class Lifecycle:
     def _loaded(self) -> list[EulerLoRA]:
         return [checked.model for checked in self._checked]
 
-    async def _check_health(self, inference: InferenceWorkers, timeout_s: float | None) -> bool:
+    async def _check_health(self, infer: Infer, timeout_s: float | None) -> bool:
         """Checks all models until one is unhealthy; stores its failure."""
         for checked in tuple(self._checked):
-            fault = await health_check(
-                checked, partial(_infer, inference, checked.served), timeout_s
-            )
+            fault = await health_check(checked, infer, timeout_s)
             if fault is not None:
                 self.fail(fault)
                 return False
         return True
 
-    async def _warm_up(self, checked: CheckedModel, inference: InferenceWorkers) -> None:
-        rows = min(self._settings.max_batch_rows, checked.served.max_rows_per_pass)
-        await warm_up(checked, partial(_infer, inference, checked.served), rows)
-
-    async def _probe_forever(self, inference: InferenceWorkers) -> None:
+    async def _probe_forever(self, infer: Infer) -> None:
         life, healthy = self._settings.life, True
         while healthy:
             await asyncio.sleep(life.probe_interval_s)
-            healthy = await self._check_health(inference, life.probe_timeout_s)
+            healthy = await self._check_health(infer, life.probe_timeout_s)
 
-    async def _reload_forever(self, inference: InferenceWorkers) -> None:
+    async def _reload_forever(self, infer: Infer) -> None:
         while True:
             await self._reload.wait()
             self._reload.clear()
             for index in range(len(self._checked)):
-                await self._reload_model(index, inference)
+                await self._reload_model(index, infer)
 
-    async def _reload_model(self, index: int, inference: InferenceWorkers) -> None:
+    async def _reload_model(self, index: int, infer: Infer) -> None:
         """Serves the new revision in a folder; keeps the current one if that fails."""
         old = self._checked[index]
         try:
             new = await run_in_daemon_thread(lambda: newer_revision(old, self._load, self._loaded))
             if new is None:
-                logger.info("model %s: revision %s, verified", old.name, old.model.revision)
+                logger.info("model %s: revision %s, verified", old.served.name, old.model.revision)
                 return
-            fault = await health_check(new, partial(_infer, inference, new.served), timeout_s=None)
+            fault = await health_check(new, infer, timeout_s=None)
             if fault is not None:
                 raise CheckpointError(new.source.folder, fault)
-            await self._warm_up(new, inference)
+            await warm_up(new, infer, self._settings.max_batch_rows)
             self.models.replace(new.served)
         except Exception as error:
             is_defect = not isinstance(error, EulerLoRAError | OSError)
-            consequence = f"model {old.name}: still serving revision {old.model.revision}"
+            consequence = f"model {old.served.name}: still serving revision {old.model.revision}"
             logger.error("%s; %s", consequence, str(error), exc_info=is_defect)
             error.__traceback__ = None  # it holds the new model, in a cycle with the error
             return
         self._checked[index] = new
-        logger.info("model %s: revision %s -> %s", old.name, old.model.revision, new.model.revision)
+        logger.info(
+            "model %s: revision %s -> %s", old.served.name, old.model.revision, new.model.revision
+        )
 
 
 async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:
-    """The log-probabilities (trajectories, classes), through the queue of requests."""
-    future = inference.submit(served, item, deadline=math.inf)
-    return (await asyncio.wrap_future(future)).trajectories.flat_log_probabilities[0]
+    """As `Infer`, through the queue of requests."""
+    result = await asyncio.wrap_future(inference.submit(served, item))
+    return result.trajectories.flat_log_probabilities[0]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +51,8 @@ _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
-Infer = Callable[[InferenceItem], Awaitable[Tensor]]
-"""From an item to its log-probabilities (trajectories, classes)."""
+Infer = Callable[[ServedModel, InferenceItem], Awaitable[Tensor]]
+"""From a model and an item to the item's log-probabilities (trajectories, classes)."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,6 @@ class CheckedModel:
     def model(self) -> EulerLoRA:
         return self.served.model
 
-    @property
-    def name(self) -> str:
-        return self.served.name
-
-    def fault(self, answers: Sequence[Tensor]) -> str | None:
-        """Why the answers for the known draws are wrong, or None."""
-        return self.known.fault(answers, self.model.precision)
-
 
 Load = Callable[[CheckpointSource, Iterable[EulerLoRA]], CheckedModel]
 
@@ -145,20 +137,19 @@ def load_checked(
     checkpoint, known, (card, licence) = read_unchanged(folder, lambda: _read(folder, verify))
     model = EulerLoRA.of(checkpoint, device, precision, compiler)
     served = ServedModel(model, card, source.url, source.name, licence)
-    checked = CheckedModel(source, known, served)
-    logger.info("model %s: precision %s: %s", checked.name, model.precision, model.precision_reason)
+    logger.info("model %s: precision %s: %s", served.name, model.precision, model.precision_reason)
     mismatch = checkpoint.config.calibration_mismatch(model.precision)
     if mismatch is not None:
-        logger.warning("model %s: %s", checked.name, mismatch)
+        logger.warning("model %s: %s", served.name, mismatch)
     share_backbone(model, others)
     uncompiled = Runtime(model.network, model.device, RuntimeSettings(precision=model.precision))
     answers = predict_known_answer(
         uncompiled, known.pixels.to(model.device), known.draws, checkpoint.config.temperatures
     )
-    fault = checked.fault(answers)
+    fault = known.fault(answers, model.precision)
     if fault is not None:
         raise CheckpointError(folder / EXPECTED_FILE, fault)
-    return checked
+    return CheckedModel(source, known, served)
 
 
 def _read(
@@ -212,10 +203,10 @@ def newer_revision(
     loaded = load(current.source, others)
     if loaded.model.revision == current.model.revision:
         return None
-    if loaded.name != current.name:
+    if loaded.served.name != current.served.name:
         raise CheckpointError(
             current.source.folder / CONFIG_FILE,
-            f"expected a model named {current.name}, got {loaded.name}",
+            f"expected a model named {current.served.name}, got {loaded.served.name}",
         )
     return loaded
 
@@ -257,23 +248,23 @@ async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | N
         for _ in range(_WAITS_PER_TIMEOUT):
             await asyncio.wait([answering], timeout=timeout_s and timeout_s / _WAITS_PER_TIMEOUT)
         if not answering.done():
-            return f"model {checked.name}: no known answer within {timeout_s:g} s"
-        fault = checked.fault(await answering)
+            return f"model {checked.served.name}: no known answer within {timeout_s:g} s"
+        fault = checked.known.fault(await answering, checked.model.precision)
     except Exception as error:
-        return f"model {checked.name}: no known answer ({type(error).__name__}: {error})"
+        return f"model {checked.served.name}: no known answer ({type(error).__name__}: {error})"
     finally:
         answering.cancel()
-    return None if fault is None else f"model {checked.name}: {fault}"
+    return None if fault is None else f"model {checked.served.name}: {fault}"
 
 
-async def warm_up(checked: CheckedModel, infer: Infer, rows: int) -> None:
-    """Runs items of `rows` rows in total, so that the queue can estimate its throughput.
+async def warm_up(checked: CheckedModel, infer: Infer, max_batch_rows: int) -> None:
+    """Runs items that fill one batch, so that the queue can estimate its throughput.
 
     Ignores errors.
     """
-    item = InferenceItem(checked.known.pixels, Draw())
-    count = math.ceil(rows / checked.served.adapters)
-    await asyncio.gather(*(infer(item) for _ in range(count)), return_exceptions=True)
+    served, item = checked.served, InferenceItem(checked.known.pixels, Draw())
+    count = math.ceil(min(max_batch_rows, served.max_rows_per_pass) / served.adapters)
+    await asyncio.gather(*(infer(served, item) for _ in range(count)), return_exceptions=True)
 
 
 async def _known_answers(checked: CheckedModel, infer: Infer) -> list[Tensor]:
@@ -282,7 +273,7 @@ async def _known_answers(checked: CheckedModel, infer: Infer) -> list[Tensor]:
     while len(answers) < len(draws):
         try:
             item = InferenceItem(checked.known.pixels, draws[len(answers)])
-            answers.append(await infer(item))
+            answers.append(await infer(checked.served, item))
         except OutOfMemory:
             await asyncio.sleep(_RETRY_INTERVAL_S)
     return answers

@@ -21,7 +21,7 @@ from eulerlora_contract.queries import DecisionRequest, NoQuery
 from service.audit.file import DECISION
 from service.audit.log import AuditLog
 from service.decoding.decode import without_parameters
-from service.http.requests import query_errors, strict_query_route
+from service.http.requests import StrictQueryRoute, query_errors
 from service.http.responses import JSON, json_response
 from service.routes.openapi import KEYED_PROBLEMS, TRIAGE, documented
 from service.telemetry.metrics import Metrics
@@ -56,7 +56,7 @@ _EXAMPLE = DecisionRequest(request_id=_REQUEST_ID, decision="urgent")
 
 
 def decision_routes(audit: AuditLog | None, policy: Policy, metrics: Metrics) -> APIRouter:
-    """Returns the route that records decisions in the audit log.
+    """The route that records decisions in the audit log.
 
     A decision that changes nothing is neither recorded nor counted, so that it may be repeated.
 
@@ -66,7 +66,7 @@ def decision_routes(audit: AuditLog | None, policy: Policy, metrics: Metrics) ->
         metrics: Counts decisions and diagnoses.
     """
     critical = policy.target.critical.classes
-    router = APIRouter(route_class=strict_query_route(NoQuery), tags=[TRIAGE])
+    router = APIRouter(route_class=StrictQueryRoute, tags=[TRIAGE])
 
     @router.post(
         DECISIONS_PATH,
@@ -100,7 +100,7 @@ def decision_routes(audit: AuditLog | None, policy: Policy, metrics: Metrics) ->
 
 
 async def _body_of(request: Request) -> DecisionRequest:
-    """Returns the decision in the body.
+    """The decision in the body.
 
     Raises:
         UnsupportedMedia: For another content type than JSON.
@@ -133,7 +133,7 @@ def _check_reason(asked: DecisionRequest, decided: RecordedDecision) -> None:
 
 
 def _record(answer: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the record of a decision, with what it shares with the one of its answer."""
+    """The record of a decision, with what it shares with the one of its answer."""
     shared = {name: answer[name] for name in ("client", "image", "item_id", "model", "revision")}
     return {
         "kind": DECISION,

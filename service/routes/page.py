@@ -88,7 +88,7 @@ class PageFile:
 
     @classmethod
     def of(cls, content: bytes, media_type: str) -> Self:
-        """Returns the file with the tag of its content."""
+        """The file with the tag of its content."""
         tag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
         return cls(content, media_type, tag, gzip.compress(content, mtime=0))
 
@@ -99,7 +99,7 @@ class MeasuredRow:
 
     Attributes:
         images: What they are.
-        helps: The specificity is at least FEW_SPARED.
+        helps: The specificity is at least `_FEW_SPARED`.
     """
 
     measured: MeasuredEvidence
@@ -108,7 +108,7 @@ class MeasuredRow:
 
 
 def file_routes(index: str, folder: str, read: Callable[[], Mapping[str, PageFile]]) -> APIRouter:
-    """Returns the routes of a page at the path `index` and of its files in `folder`.
+    """The routes of a page at the path `index` and of its files in `folder`.
 
     `read`: returns the files by name; called once, by the first request.
     """
@@ -121,7 +121,6 @@ def file_routes(index: str, folder: str, read: Callable[[], Mapping[str, PageFil
 
     @router.get(f"{folder}/{{name}}")
     async def page_file(request: Request, name: str) -> Response:
-        """Returns a file that the page uses."""
         if name not in by_name() or name == INDEX:
             raise HTTPException(404)
         return _file_response(request, by_name()[name])
@@ -132,7 +131,7 @@ def file_routes(index: str, folder: str, read: Callable[[], Mapping[str, PageFil
 def page_files(
     policy: Policy, classes: Collection[str], *, is_audited: bool, reads_dicom: bool
 ) -> Mapping[str, PageFile]:
-    """Returns the files of the page by name.
+    """The files of the page by name.
 
     Args:
         policy: The page takes the words for its target, and shows its performance.
@@ -168,7 +167,7 @@ def page_files(
 
 
 def measured_rows(policy: Policy) -> list[MeasuredRow]:
-    """Returns the measurements of the policy, in their order; none if there are none."""
+    """The measurements of the policy, in their order; none if there are none."""
     measured = () if policy.evidence is None else policy.evidence.measured
     return [
         MeasuredRow(
@@ -189,7 +188,7 @@ def _read() -> Iterator[tuple[str, PageFile]]:
 
 
 def _bundled(modules: Mapping[str, str]) -> str:
-    """Returns the modules as one script: each after those that it imports, in one scope.
+    """The modules as one script: each after those that it imports, in one scope.
 
     Modules must not define the same name at their top level, and must not rename imports.
     """
@@ -209,17 +208,17 @@ def _bundled(modules: Mapping[str, str]) -> str:
 
 
 def data_name(text: str) -> str:
-    """Returns the name of a data set without that of its split, as text.js of the page."""
+    """The name of a data set without that of its split, as text.js of the page."""
     return re.sub(r", [\w-]+ split\b", "", text)
 
 
 def percent(share: float) -> str:
-    """Returns a share in [0, 1] in percent, with one digit unless it is whole."""
+    """A share in [0, 1] in percent, with one digit unless it is whole."""
     return f"{100 * share:.1f}".removesuffix(".0") + "\N{NO-BREAK SPACE}%"
 
 
 def _file_response(request: Request, file: PageFile) -> Response:
-    """Returns the file, or 304 if the client has the current version (RFC 9110, 13.1.2)."""
+    """The file, or 304 if the client has the current version (RFC 9110, 13.1.2)."""
     headers = {**HEADERS, "ETag": file.tag, "Vary": "Accept-Encoding"}
     cached_tags = request.headers.get("if-none-match", "")
     if file.tag in (tag.strip() for tag in cached_tags.split(",")):
@@ -231,7 +230,6 @@ def _file_response(request: Request, file: PageFile) -> Response:
 
 
 def documentation_files() -> Mapping[str, PageFile]:
-    """Returns the files of the documentation by name."""
     own, published = files("service").joinpath("page", "docs"), files(_SWAGGER_UI)
     sources = {**dict.fromkeys(_OWN_FILES, own), **dict.fromkeys(_SWAGGER_UI_FILES, published)}
     return {

@@ -83,15 +83,6 @@ def load_plugins() -> dict[str, Plugin]:
     return {point.name: _loaded(point) for point in points}
 
 
-def problem_bodies(plugins: Mapping[str, Plugin]) -> dict[str, ProblemBody]:
-    """The bodies of problems by the prefix of the path."""
-    return {
-        plugin.prefix: plugin.problem_body
-        for plugin in plugins.values()
-        if plugin.problem_body is not None
-    }
-
-
 def plugin_paths(name: str, router: APIRouter, served: Collection[str]) -> list[str]:
     """The templates of the paths of a plug-in.
 

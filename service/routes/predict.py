@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from eulerlora_contract.answers import Prediction, PredictionBatch
 from eulerlora_contract.queries import PredictQuery
 from service.decoding.decode import MEDIA_TYPES
-from service.http.requests import FILE_PART, FILES_PART, strict_query_route
+from service.http.requests import FILE_PART, FILES_PART, StrictQueryRoute
 from service.http.responses import batch_response, json_response
 from service.prediction import Pipeline
 from service.routes.openapi import PREDICTIONS, UPLOAD_PROBLEMS, documented
@@ -42,7 +42,7 @@ UPLOADS: dict[str, Any] = {
 
 
 def predict_routes(pipeline: Pipeline) -> APIRouter:
-    router = APIRouter(route_class=strict_query_route(PredictQuery), tags=[PREDICTIONS])
+    router = APIRouter(route_class=StrictQueryRoute, tags=[PREDICTIONS])
 
     @router.post(
         PREDICT_PATH,

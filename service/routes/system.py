@@ -66,7 +66,7 @@ def model_routes(
         summaries = tuple(
             ModelSummary(
                 name=name,
-                revision=served.revision,
+                revision=served.model.revision,
                 source=served.source,
                 licence=served.licence,
                 classes=tuple(served.model.classes),
@@ -112,7 +112,7 @@ def model_details(
     config = served.model.config
     return ModelDetails(
         name=served.name,
-        revision=served.revision,
+        revision=served.model.revision,
         source=served.source,
         classes=config.classes,
         adapters=config.adapters.settings.adapters,

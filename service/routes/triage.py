@@ -4,9 +4,9 @@ import asyncio
 import math
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
@@ -41,7 +41,7 @@ from eulerlora_contract.queries import (
 from eulerlora_contract.sampling import Mode
 from service.decoding.decode import without_parameters
 from service.fair_sharing import client_of
-from service.http.requests import chosen_media_type, strict_query_route, while_connected
+from service.http.requests import StrictQueryRoute, while_connected
 from service.http.responses import JSON, batch_response, json_response
 from service.inference.engine import ServedModels
 from service.prediction import Pipeline
@@ -74,7 +74,6 @@ _REPORT_TYPES: Mapping[ReportFormat, str] = {
 
 
 _EMPTY = ReportRequest(images=())
-AnyQuery = TypeVar("AnyQuery", bound=TriageQuery)
 
 
 class ReportWriter:
@@ -90,7 +89,7 @@ class ReportWriter:
         self._clients: set[str] = set()
 
     async def report(self, request: Request, report_format: ReportFormat) -> bytes:
-        """Returns the report of the request's body, a `ReportRequest` in JSON.
+        """The report of the request's body, a `ReportRequest` in JSON.
 
         Raises Problem and ClientDisconnect.
         """
@@ -146,11 +145,11 @@ def triage_routes(
     policy: Policy,
     formats: Mapping[str, TriageFormat] = MappingProxyType({}),
 ) -> APIRouter:
-    """Returns the routes for the dispositions of one image and of many.
+    """The routes for the dispositions of one image, and of many with the lesions that they show.
 
     Args:
         pipeline: Answers the requests.
-        models: Served, for the default of mode and samples.
+        models: Served; their cards are part of some formats.
         policy: Decides.
         formats: Of the answer for one image, beside JSON, by media type.
     """
@@ -159,8 +158,9 @@ def triage_routes(
         name: {"schema": {"$ref": f"#/components/schemas/{one.schema_name}"}}
         for name, one in formats.items()
     }
-    query_type = _documented(TriageQuery, policy)
-    router = APIRouter(route_class=strict_query_route(query_type), tags=[TRIAGE])
+    query_type = _with_default_mode(TriageQuery, policy)
+    batch_query_type = _with_default_mode(TriageBatchQuery, policy)
+    router = APIRouter(route_class=StrictQueryRoute, tags=[TRIAGE])
 
     @router.post(
         TRIAGE_PATH,
@@ -185,14 +185,6 @@ def triage_routes(
         answer = result if chosen is None else chosen.render(result, card)
         return json_response(answer, media_type, _NOT_CACHED)
 
-    return router
-
-
-def triage_batch_routes(pipeline: Pipeline, policy: Policy) -> APIRouter:
-    """Returns the route for the dispositions of many images, and of the lesions that they show."""
-    query_type = _documented(TriageBatchQuery, policy)
-    router = APIRouter(route_class=strict_query_route(query_type), tags=[TRIAGE])
-
     @router.post(
         TRIAGE_BATCH_PATH,
         response_model=TriageBatch,
@@ -201,7 +193,7 @@ def triage_batch_routes(pipeline: Pipeline, policy: Policy) -> APIRouter:
     )
     async def triage_batch(
         request: Request,
-        query: Annotated[query_type, Query()],  # type: ignore[valid-type]
+        query: Annotated[batch_query_type, Query()],  # type: ignore[valid-type]
     ) -> Response:
         """Returns a disposition or a problem for each of many images, in order.
 
@@ -218,8 +210,51 @@ def triage_batch_routes(pipeline: Pipeline, policy: Policy) -> APIRouter:
     return router
 
 
+def chosen_media_type(
+    accept: str | None, offered: Mapping[str, Mapping[str, Collection[str]]]
+) -> str:
+    """The media type that an Accept header prefers (RFC 9110, 12.5.1).
+
+    The most specific range that includes a media type decides its quality.
+
+    Args:
+        accept: The header; None without one.
+        offered: The accepted values of the parameters of each media type, by their names; the first
+            media type wins among equals, and without a header.
+
+    Raises:
+        NotAcceptable: If the header excludes all of them.
+    """
+    best = dict.fromkeys(offered, (0, 0.0))  # specificity and quality
+    for entry in ((accept or "").strip() or "*/*").lower().split(","):
+        media_range, *parameters = (part.strip() for part in entry.split(";"))
+        values = {name: text.strip('"') for name, _, text in (p.partition("=") for p in parameters)}
+        for media_type, accepted in offered.items():
+            ranges = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
+            if media_range in ranges and all(
+                values[name] in accepted[name] for name in values.keys() & accepted.keys()
+            ):
+                rank = ranges.index(media_range) + 1, _quality(values.get("q", "1"))
+                best[media_type] = max(best[media_type], rank)
+    chosen = max(offered, key=lambda media_type: best[media_type][1])
+    if best[chosen][1] == 0:
+        described = (
+            "; ".join([name, *(f"{key}={' or '.join(texts)}" for key, texts in values.items())])
+            for name, values in offered.items()
+        )
+        raise NotAcceptable(f"expected Accept to include one of {', '.join(described)}")
+    return chosen
+
+
+def _quality(text: str) -> float:
+    """A quality in [0, 1]; 0 for text that is no number."""
+    try:
+        return min(1.0, max(0.0, float(text)))
+    except ValueError:
+        return 0.0
+
+
 def policy_routes(policy: Policy) -> APIRouter:
-    """Returns the route that describes the policy."""
     router = APIRouter(tags=[TRIAGE])
     content = policy_description(policy).model_dump_json()  # not rounded: the hash covers it
 
@@ -235,9 +270,9 @@ def policy_routes(policy: Policy) -> APIRouter:
     return router
 
 
-def report_routes(writer: ReportWriter) -> APIRouter:
-    """Returns the route that writes reports."""
-    router = APIRouter(route_class=strict_query_route(ReportQuery), tags=[TRIAGE])
+def report_routes(policy: Policy, settings: ServiceSettings) -> APIRouter:
+    router = APIRouter(route_class=StrictQueryRoute, tags=[TRIAGE])
+    writer = ReportWriter(policy, settings)
 
     @router.post(
         _REPORT_PATH,
@@ -264,8 +299,8 @@ def report_routes(writer: ReportWriter) -> APIRouter:
     return router
 
 
-def _documented(query_type: type[AnyQuery], policy: Policy) -> type[AnyQuery]:
-    """Returns the type of the query whose default mode, in the documentation, is the policy's."""
+def _with_default_mode(query_type: type[TriageQuery], policy: Policy) -> type[TriageQuery]:
+    """The query type with the policy's mode as the default in the documentation."""
     default_mode, count = default_sampling(policy.evidence)
     samples = "" if count is None else f" with {count} samples"
     described = f"{TriageQuery.model_fields['mode'].description} Here: {default_mode}{samples}."
@@ -274,13 +309,13 @@ def _documented(query_type: type[AnyQuery], policy: Policy) -> type[AnyQuery]:
     return create_model("DocumentedQuery", __base__=query_type, mode=mode)
 
 
-def _lesion_numbers(query: TriageBatchQuery) -> tuple[int, ...] | None:
-    """Returns the number of the lesion of each image; None if the request has none."""
-    return None if query.lesions is None else tuple(map(int, query.lesions.split(",")))
+def _lesion_numbers(query: TriageBatchQuery) -> list[int] | None:
+    """The number of the lesion of each image; None if the request has none."""
+    return None if query.lesions is None else [*map(int, query.lesions.split(","))]
 
 
 def _prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
-    """Returns the query for a prediction with the trajectories, which the policy compares.
+    """The query for a prediction with the trajectories, which the policy compares.
 
     Values that are not given are those that the policy's threshold was set for.
     """

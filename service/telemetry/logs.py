@@ -9,8 +9,8 @@ from typing import Any, Literal, TextIO
 
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from eulerlora_contract.printable import printable
 
@@ -25,29 +25,10 @@ current_trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 """The trace of the current task or thread, as 32 hexadecimal digits."""
 
 
-class RequestIdMiddleware:
-    """Stores the id in the request state and context, and adds it to the response headers."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        sent = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-        request_id = sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-        # Not reset afterwards: uvicorn logs in the same task after this middleware has ended. The
-        # next request overwrites the id.
-        current_request_id.set(request_id)
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
-            await send(message)
-
-        await self.app(scope, receive, send_with_id)
+def request_id_of(scope: Scope) -> str:
+    """The id that the client has sent if it is well-formed, otherwise a new one."""
+    sent = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+    return sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
 
 
 def log_format(choice: LogChoice, stream: TextIO) -> LogFormat:

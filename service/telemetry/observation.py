@@ -1,4 +1,4 @@
-"""Observation of requests: one log record per request, its metrics, and the times of its stages.
+"""Observation of requests: their id, one log record, their metrics, and the times of their stages.
 
 Methods and routes are those that are served, and parameters are those of the response. The path of
 a request that matches no route is only in the log, bounded and escaped.
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_contract.printable import printable
 from eulerlora_contract.problems import InternalError
+from service.telemetry.logs import REQUEST_ID_HEADER, current_request_id, request_id_of
 from service.telemetry.metrics import (
     CLIENT_CLOSED_REQUEST,
     OTHER,
@@ -38,6 +39,7 @@ requests are logged for debugging only.
 class ObservationMiddleware:
     """Observes every request, including those that a middleware responds to.
 
+    Stores the id in the request state and context, and adds it to the headers of the response.
     Stores the `RequestObservation` in the request state as `observation`, to which the request adds
     its predictions; they get a Server-Timing header.
 
@@ -59,6 +61,10 @@ class ObservationMiddleware:
         observation = RequestObservation(scope["method"] if scope["method"] in METHODS else OTHER)
         state = scope.setdefault("state", {})
         state["observation"] = observation
+        state["request_id"] = request_id = request_id_of(scope)
+        # Not reset afterwards: uvicorn logs in the same task after this middleware has ended. The
+        # next request overwrites the id.
+        current_request_id.set(request_id)
 
         async def observed_receive() -> Message:
             nonlocal is_disconnected
@@ -70,9 +76,10 @@ class ObservationMiddleware:
         async def observed_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 observation.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID_HEADER] = request_id
                 if observation.predictions:
-                    timing = server_timing(observation.predictions)
-                    MutableHeaders(scope=message)["Server-Timing"] = timing
+                    headers["Server-Timing"] = server_timing(observation.predictions)
             await send(message)
 
         try:

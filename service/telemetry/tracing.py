@@ -53,8 +53,8 @@ def resource() -> Resource:
 class TracingMiddleware:
     """Creates a span for every request, as a child of the span in its `traceparent` header.
 
-    Must run outside ObservationMiddleware, whose results it reports, and inside
-    RequestIdMiddleware. Attributes follow the HTTP semantic conventions 1.23.
+    Must run outside ObservationMiddleware, whose results it reports. Attributes follow the HTTP
+    semantic conventions 1.23.
     """
 
     def __init__(self, app: ASGIApp, provider: TracerProvider) -> None:
@@ -75,7 +75,7 @@ class TracingMiddleware:
                 await self.app(scope, receive, send)
             finally:
                 observation: RequestObservation = scope["state"]["observation"]
-                span.set_attribute("eulerlora.request_id", scope["state"].get("request_id", ""))
+                span.set_attribute("eulerlora.request_id", scope["state"]["request_id"])
                 describe(span, observation)
                 for completed in observation.predictions:
                     _add_stages(self.tracer, span, completed)

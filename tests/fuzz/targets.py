@@ -45,11 +45,13 @@ from service.http.protocol import protocol_of
 from service.http.requests import read_file, read_files
 from service.http.responses import add_problem_handlers
 from service.settings import BodySettings, ConnectionSettings, ImageSettings
-from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import Metrics
+from service.telemetry.observation import ObservationMiddleware
 from tests.conftest import MARGINS, THRESHOLDS, config_of, random_backbone, random_network
 from tests.eulerlora_client.runs import mel_policy
 from tests.fuzz.bodies import CLOSING, IMAGES, OPENING, PROTOCOLS, Draw, dicom_files, encoded, jpeg
 from tests.service.conftest import PROBLEM_KEYS, app_of
+from tests.service.observed import GAUGES
 from training.data.cache import DecodedImages
 from training.data.dataset import DataSettings
 from training.data.labels import split_labels
@@ -190,7 +192,7 @@ REQUESTS = (
 def connections() -> tuple[asyncio.AbstractEventLoop, Callable[[], Any], list[dict[str, Any]]]:
     """An event loop, a factory of connections to an application, and its errors."""
     app = FastAPI(redirect_slashes=False, middleware=[
-        Middleware(RequestIdMiddleware),
+        Middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=()),
         Middleware(RequestMiddleware, header_checks=HeaderChecks(), checks=(),
                    bodies=BodyLimits(BodySettings(), {})),
     ])  # fmt: skip

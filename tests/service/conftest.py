@@ -137,7 +137,7 @@ def app_of(
     hosts: Collection[str] | None = None,
     **settings: object,
 ) -> FastAPI:
-    """Returns an app that serves models; its lifespan can run once.
+    """An app that serves models; its lifespan can run once.
 
     The time limits are long and one process decodes, unless the settings say otherwise.
     """

@@ -85,7 +85,7 @@ class WorkersHarness:
         self.failed.set()
 
     def submit(self, *values: int) -> list["Future[InferenceResult]"]:
-        return [self.workers.submit(self.engine, item_of(value), NO_DEADLINE) for value in values]
+        return [self.workers.submit(self.engine, item_of(value)) for value in values]
 
     def block_with(self, value: int) -> "Future[InferenceResult]":
         """The future of an item whose batch blocks a worker until the gate is set."""

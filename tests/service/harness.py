@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from eulerlora_contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.decoding.decode import decode
 from service.decoding.messages import DecodedInput, DecodeJob
+from service.decoding.sandbox import Sandbox
 from service.decoding.slots import DecodingSlots
 from service.fair_sharing import ClientQuota
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
@@ -86,6 +86,19 @@ class FakeDecoder:
             image.warnings,
             decode_s=0.001,
         )
+
+
+class WorkingDecoder:
+    """Decoders that work, for a service that decodes nothing."""
+
+    is_working = True
+    sandbox = Sandbox()
+
+    async def start(self) -> None:
+        """Starts nothing."""
+
+    def close(self) -> None:
+        """Ends nothing."""
 
 
 class Audit:
@@ -166,7 +179,7 @@ class PipelineHarness:
         self.gate.clear()
         self.entered.clear()
         item = InferenceItem(torch.zeros(3, 32, 32), Draw())
-        future = self.workers.submit(self.served, item, time.monotonic() + TIMEOUT_S)
+        future = self.workers.submit(self.served, item)
         assert await asyncio.to_thread(self.entered.wait, TIMEOUT_S)
         return asyncio.wrap_future(future)
 
@@ -177,7 +190,7 @@ class PipelineHarness:
                 await asyncio.sleep(0.005)
 
     def _is_decoding(self) -> bool:
-        return any(ticket.item is None for ticket in list(self.queue._tickets))
+        return any(not hasattr(ticket, "item") for ticket in list(self.queue._tickets))
 
 
 async def predict_one(

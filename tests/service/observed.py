@@ -21,7 +21,6 @@ from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.responses import ProblemResponse, add_problem_handlers
 from service.routes.system import metrics_routes
 from service.settings import BodySettings
-from service.telemetry.logs import RequestIdMiddleware
 from service.telemetry.metrics import (
     CompletedPrediction,
     Gauges,
@@ -72,9 +71,9 @@ class RefusesFirst:
 
 
 def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
-    """Returns an app with a route for every way in which a request can end.
+    """An app with a route for every way in which a request can end.
 
-    outside: adds middlewares between ObservationMiddleware and RequestIdMiddleware.
+    outside: adds middlewares outside ObservationMiddleware.
     """
     app = FastAPI()
     app.add_middleware(RefusesFirst)
@@ -86,7 +85,6 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
     )
     app.add_middleware(ObservationMiddleware, metrics=metrics, paths=TEMPLATES)
     outside(app)
-    app.add_middleware(RequestIdMiddleware)
     add_problem_handlers(app)
     app.include_router(metrics_routes(metrics))
     add_routes(app)

@@ -22,9 +22,9 @@ from eulerlora_contract.policy.policy import default_policy
 from eulerlora_contract.policy.results import WARNING
 from eulerlora_contract.problems import NotAcceptable
 from service.fhir import FHIR_JSON, FHIR_VERSIONS, SCHEMA, triage_bundle
-from service.http.requests import chosen_media_type
 from service.http.responses import JSON
 from service.inference.engine import ServedModel
+from service.routes.triage import chosen_media_type
 from tests.markdown import code_blocks
 from tests.service.conftest import app_of
 from tests.service.decoding.test_dicom import dicom_file

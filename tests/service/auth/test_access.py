@@ -10,13 +10,12 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eulerlora_contract.problems import NotAuthenticated, QuotaExceeded
 from service.auth import access
 from service.auth.access import KeyCheck, Quotas
 from service.auth.keys import Keys, write_clients
-from service.telemetry.logs import RequestIdMiddleware
 from tests.service.http import plain_app
 from tests.service.key_clients import client as client_with
 
@@ -32,7 +31,7 @@ async def echo_client(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.fixture
-def application(tmp_path: Path) -> RequestIdMiddleware:
+def application(tmp_path: Path) -> ASGIApp:
     path = tmp_path / "keys.jsonl"
     limited = client_with("limited", "limited-key").model_copy(update={"requests_per_minute": 2})
     write_clients(path, [client_with("clinic", "clinic-key"), limited])
@@ -40,7 +39,7 @@ def application(tmp_path: Path) -> RequestIdMiddleware:
 
 
 @pytest.fixture
-def get(application: RequestIdMiddleware) -> Get:
+def get(application: ASGIApp) -> Get:
     """(path, headers) -> the response."""
     client = TestClient(application)
     return lambda path="/predict", headers=None: client.get(path, headers=headers)

@@ -6,7 +6,9 @@ from starlette.types import ASGIApp
 from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
 from service.http.responses import add_problem_handlers
 from service.settings import BodySettings
-from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import Metrics
+from service.telemetry.observation import ObservationMiddleware
+from tests.service.observed import GAUGES
 
 PROBES = ("/livez", "/readyz", "/metrics")
 
@@ -14,7 +16,7 @@ PROBES = ("/livez", "/readyz", "/metrics")
 def plain_app() -> FastAPI:
     """An app with the probes, `GET /models`, and `POST /predict` that reads its body."""
     app = FastAPI()
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
     add_problem_handlers(app)
     for path in (*PROBES, "/models"):
         app.add_api_route(path, lambda: "ok")
@@ -26,8 +28,9 @@ def plain_app() -> FastAPI:
     return app
 
 
-def guarded(app: ASGIApp, *checks: Check, bodies: BodyLimits | None = None) -> RequestIdMiddleware:
+def guarded(app: ASGIApp, *checks: Check, bodies: BodyLimits | None = None) -> ASGIApp:
     """An application behind the middlewares that refuse requests."""
     headers = HeaderChecks()
     limits = bodies or BodyLimits(BodySettings(), {})
-    return RequestIdMiddleware(RequestMiddleware(app, headers, checks, limits))
+    guarded_app = RequestMiddleware(app, headers, checks, limits)
+    return ObservationMiddleware(guarded_app, Metrics(lambda: GAUGES), ())

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
 from eulerlora_contract.problems import ForeignOrigin, Problem
 from service.app import capacity_check, page_check
@@ -20,7 +21,6 @@ from service.http.middleware import MAX_REFUSAL_DELAY_S, BodyLimits, BodySetting
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue
 from service.settings import ServiceSettings
-from service.telemetry.logs import RequestIdMiddleware
 from tests.service.conftest import app_of
 from tests.service.fake_engine import FakeEngine
 from tests.service.http.plain_app import guarded, plain_app
@@ -355,7 +355,7 @@ def test_announced_bytes_refuse_nobody(limited_port) -> None:
         assert exchange(limited_port, LONG + bytes(1000)).status == 200
 
 
-def limited(read: list[bytes], **settings: object) -> RequestIdMiddleware:
+def limited(read: list[bytes], **settings: object) -> ASGIApp:
     """An app behind the limits; `read` gets the bodies that its route has read."""
     app = FastAPI()
     add_problem_handlers(app)

@@ -12,7 +12,9 @@ from starlette.testclient import TestClient
 from eulerlora_contract.answers import Nats, Probability, WireModel
 from eulerlora_contract.problems import SENT_BY_SERVICE, Overloaded
 from service.http.responses import add_problem_handlers, json_response, problem_headers, rounded
-from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import Metrics
+from service.telemetry.observation import ObservationMiddleware
+from tests.service.observed import GAUGES
 
 SECRET = "zz-secret-zz"
 PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
@@ -22,7 +24,7 @@ PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
 def faulty() -> TestClient:
     """A client of an app whose routes fail in different ways."""
     app = FastAPI()
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
     add_problem_handlers(app)
 
     @app.get("/problem/{code}")

@@ -1,11 +1,8 @@
 """Inference on a device, its errors, and the served models."""
 
 import gc
-import threading
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 import torch
@@ -15,14 +12,11 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import (
-    MAX_WORKERS,
-    CoreAllocation,
     DeviceFailed,
     InferenceItem,
     ServedModel,
     ServedModels,
     with_device_errors,
-    worker_count,
 )
 
 OUT_OF_MEMORY = [
@@ -99,14 +93,6 @@ def test_the_tensors_of_a_failed_batch_are_freed_while_its_error_is_handled() ->
         pytest.fail("nothing was raised")
 
 
-@pytest.fixture(autouse=True)
-def restored_thread_count() -> Iterator[None]:
-    """Restores torch's number of threads after a test."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def items() -> list[InferenceItem]:
     """Five images with different draws."""
@@ -142,44 +128,6 @@ def test_batches_that_run_at_the_same_time_do_not_affect_each_other(
             assert_equal(results, alone)
 
 
-def test_a_cpu_has_a_worker_per_core_but_one_for_a_compiled_network(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cpu = torch.device("cpu")
-    for cores, workers in ((1, 1), (2, 2), (64, MAX_WORKERS)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
-        assert worker_count(cpu, None) == workers
-        assert worker_count(cpu, "inductor") == 1
-        assert worker_count(torch.device("cuda"), None) == 1
-
-
-def test_a_single_pass_gets_all_cores_and_concurrent_ones_an_equal_part() -> None:
-    cores = CoreAllocation(5)
-    with ExitStack() as passes:
-        passes.enter_context(pytest.raises(ZeroDivisionError))
-        counts = [passes.enter_context(cores.allocate()) for _ in range(6)]
-        raise ZeroDivisionError  # a failed pass returns its cores
-    assert counts == [5, 2, 1, 1, 1, 1]
-    with cores.allocate() as count:
-        assert count == 5
-
-
-def test_the_number_of_cores_is_set_for_the_thread_of_the_pass_only() -> None:
-    torch.set_num_threads(2)
-    cores, counts = CoreAllocation(), []
-
-    def run_second_pass() -> None:
-        with cores.allocate():
-            counts.append(torch.get_num_threads())
-
-    with cores.allocate():
-        thread = threading.Thread(target=run_second_pass)
-        thread.start()
-        thread.join()
-        assert torch.get_num_threads() == 2
-    assert counts == [1]
-
-
 @pytest.fixture
 def serve(make_network, make_config):
     """A served model: (name, revision) -> ServedModel."""
@@ -197,10 +145,10 @@ def test_a_replacement_keeps_name_and_order_and_does_not_change_a_held_model(ser
     models = ServedModels([serve("a", "sha256:1"), serve("b", "sha256:1")])
     held, listed = models["a"], models.items()
     models.replace(serve("a", "sha256:2"))
-    assert models.named("a").revision == models.named(None).revision == "sha256:2"
-    assert [(name, served.revision) for name, served in listed] == [
+    assert models.named("a") is models.named(None) is models["a"]
+    assert [(name, served.model.revision) for name, served in listed] == [
         ("a", "sha256:2"),
         ("b", "sha256:1"),
     ]
-    assert held.revision == "sha256:1"
+    assert held.model.revision == "sha256:1"
     assert len(models) == 2

@@ -3,12 +3,19 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
+import torch
 
 from eulerlora_contract.problems import ModelFailure, NotReady, OutOfMemory, Problem
 from service.inference.engine import DeviceFailed
-from service.inference.workers import run_with_retry
+from service.inference.workers import (
+    MAX_WORKERS,
+    CoreAllocation,
+    run_with_retry,
+    worker_count,
+)
 from tests.service.fake_engine import (
     NO_DEADLINE,
     TIMEOUT_S,
@@ -19,6 +26,14 @@ from tests.service.fake_engine import (
 )
 
 FULL = OutOfMemory("full")
+
+
+@pytest.fixture(autouse=True)
+def restored_thread_count() -> Iterator[None]:
+    """Restores torch's number of threads after a test."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def fail_as_a_whole_and_with_3(values: list[int]) -> Exception | None:
@@ -178,7 +193,7 @@ def test_workers_run_at_the_same_time_and_do_not_wait_for_each_other() -> None:
     with harness.workers.running():
         blocked = harness.block_with(6)
         for value in (1, 2, 3):
-            future = harness.workers.submit(fast, item_of(value), NO_DEADLINE)  # type: ignore[arg-type]
+            future = harness.workers.submit(fast, item_of(value))  # type: ignore[arg-type]
             assert values_of([future]) == [value]
         assert not blocked.done()
         harness.engine.gate.set()
@@ -192,7 +207,7 @@ def test_a_hung_pass_in_one_worker_is_a_lost_device_while_another_worker_runs() 
         hung = harness.block_with(6)
         while not harness.failed.is_set():
             try:
-                future = harness.workers.submit(fast, item_of(1), NO_DEADLINE)  # type: ignore[arg-type]
+                future = harness.workers.submit(fast, item_of(1))  # type: ignore[arg-type]
                 future.result(TIMEOUT_S)
             except NotReady:
                 break
@@ -213,3 +228,41 @@ def test_a_pass_is_not_hung_because_the_process_was_suspended(monkeypatch) -> No
         assert not harness.failed.wait(1)
         harness.engine.gate.set()
         assert values_of([blocked]) == [6]
+
+
+def test_a_cpu_has_a_worker_per_core_but_one_for_a_compiled_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu = torch.device("cpu")
+    for cores, workers in ((1, 1), (2, 2), (64, MAX_WORKERS)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
+        assert worker_count(cpu, None) == workers
+        assert worker_count(cpu, "inductor") == 1
+        assert worker_count(torch.device("cuda"), None) == 1
+
+
+def test_a_single_pass_gets_all_cores_and_concurrent_ones_an_equal_part() -> None:
+    cores = CoreAllocation(5)
+    with ExitStack() as passes:
+        passes.enter_context(pytest.raises(ZeroDivisionError))
+        counts = [passes.enter_context(cores.allocate()) for _ in range(6)]
+        raise ZeroDivisionError  # a failed pass returns its cores
+    assert counts == [5, 2, 1, 1, 1, 1]
+    with cores.allocate() as count:
+        assert count == 5
+
+
+def test_the_number_of_cores_is_set_for_the_thread_of_the_pass_only() -> None:
+    torch.set_num_threads(2)
+    cores, counts = CoreAllocation(), []
+
+    def run_second_pass() -> None:
+        with cores.allocate():
+            counts.append(torch.get_num_threads())
+
+    with cores.allocate():
+        thread = threading.Thread(target=run_second_pass)
+        thread.start()
+        thread.join()
+        assert torch.get_num_threads() == 2
+    assert counts == [1]

@@ -3,12 +3,11 @@
 import asyncio
 import gc
 import logging
-import math
 import shutil
 import signal
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -22,18 +21,17 @@ from torch import Tensor
 
 from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from eulerlora_contract.errors import CheckpointError
-from service.decoding.sandbox import Sandbox
 from service.inference.engine import InferenceItem, ServedModel
 from service.lifecycle.lifecycle import Lifecycle
-from service.lifecycle.loading import CheckpointSource, load_checked, newer_revision
+from service.lifecycle.loading import CheckpointSource, Infer, load_checked, newer_revision
 from service.settings import LifeSettings, ServiceSettings
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
+from tests.service.harness import WorkingDecoder
 
 pytestmark = pytest.mark.anyio
 
 TIMEOUT_S = 120
-Infer = Callable[[ServedModel, InferenceItem], Awaitable[Tensor]]
 
 
 async def infer(served: ServedModel, item: InferenceItem) -> Tensor:
@@ -55,9 +53,7 @@ class Inference:
         finally:
             self.events.append("ended")
 
-    def submit(self, served: ServedModel, item: InferenceItem, deadline: float) -> Future[Any]:
-        assert deadline == math.inf
-
+    def submit(self, served: ServedModel, item: InferenceItem) -> Future[Any]:
         async def result() -> Any:
             answer = await self.infer(served, item)
             return SimpleNamespace(
@@ -65,19 +61,6 @@ class Inference:
             )
 
         return asyncio.run_coroutine_threadsafe(result(), asyncio.get_running_loop())
-
-
-class Decoder:
-    """Stands for the decoders, which work."""
-
-    is_working = True
-    sandbox = Sandbox()
-
-    async def start(self) -> None:
-        """Starts nothing."""
-
-    def close(self) -> None:
-        """Ends nothing."""
 
 
 @dataclass
@@ -92,14 +75,14 @@ class Harness:
     lifecycle: Lifecycle = field(init=False)
 
     def revision(self, name: str) -> str:
-        return self.lifecycle.models[name].revision
+        return self.lifecycle.models[name].model.revision
 
     @asynccontextmanager
     async def running(
         self, *sources: Path | CheckpointSource, probe_interval_s: float = 1000, **parts: Any
     ) -> AsyncIterator[Lifecycle]:
         life = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
-        decoder: Any = Decoder()
+        decoder: Any = WorkingDecoder()
         self.lifecycle = Lifecycle(
             ServiceSettings(life=life, max_batch_rows=1),
             [CheckpointSource(one) if isinstance(one, Path) else one for one in sources],
@@ -209,7 +192,7 @@ async def test_sighup_serves_and_logs_the_new_revision(
     revisions: list[str] = []
 
     async def infer_and_record(served: ServedModel, item: InferenceItem) -> Tensor:
-        revisions.append(served.revision)
+        revisions.append(served.model.revision)
         return await infer(served, item)
 
     harness.infer = infer_and_record

@@ -27,7 +27,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PRECISIONS
-from service.inference.engine import InferenceItem
+from service.inference.engine import InferenceItem, ServedModel
 from service.lifecycle.loading import (
     MAX_CARD_BYTES,
     CheckedModel,
@@ -81,7 +81,7 @@ def gives_known_answer(checked: CheckedModel) -> bool:
     answers = predict_known_answer(
         checked.model.runtime, checked.known.pixels, checked.known.draws, config.temperatures
     )
-    return checked.fault(answers) is None
+    return checked.known.fault(answers, checked.model.precision) is None
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -212,7 +212,7 @@ def test_a_model_with_another_name_is_not_a_newer_revision(save: Save) -> None:
     assert caught.value.path == current.source.folder / "config.json"
     newer = newer_revision(named, load, ())
     assert newer is not None
-    assert (newer.name, newer.model.config.name) == ("given", "other")
+    assert (newer.served.name, newer.model.config.name) == ("given", "other")
 
 
 def test_a_repository_of_the_hub_is_served_at_its_commit(
@@ -280,12 +280,12 @@ def infer_correctly(checked: CheckedModel) -> Callable[[InferenceItem], Tensor]:
     return run
 
 
-async def never_answer(_: InferenceItem) -> Tensor:
+async def never_answer(*_: object) -> Tensor:
     await asyncio.Event().wait()
     raise AssertionError
 
 
-async def fail(_: InferenceItem) -> Tensor:
+async def fail(*_: object) -> Tensor:
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
@@ -305,7 +305,7 @@ def test_a_suspension_of_the_process_is_not_a_timeout(
 ) -> None:
     clock = time.monotonic
 
-    async def infer(item: InferenceItem) -> Tensor:
+    async def infer(_: ServedModel, item: InferenceItem) -> Tensor:
         monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)
         await asyncio.sleep(0)  # timeouts that have elapsed fire
         await asyncio.sleep(0)
@@ -317,7 +317,7 @@ def test_a_suspension_of_the_process_is_not_a_timeout(
 def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
     refusals = [OutOfMemory("later")] * 2
 
-    async def infer(item: InferenceItem) -> Tensor:
+    async def infer(_: ServedModel, item: InferenceItem) -> Tensor:
         if refusals:
             raise refusals.pop()
         return infer_correctly(item)
@@ -327,10 +327,10 @@ def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
 
 
 def test_errors_of_the_warm_up_are_ignored(checked) -> None:
-    async def infer(_: InferenceItem) -> Tensor:
+    async def infer(*_: object) -> Tensor:
         raise OutOfMemory("full")
 
-    asyncio.run(warm_up(checked, infer, rows=7))
+    asyncio.run(warm_up(checked, infer, max_batch_rows=7))
 
 
 def test_a_model_loads_in_a_daemon_thread_so_that_the_process_can_end_before() -> None:

@@ -9,22 +9,15 @@ from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
 from service.app import create_app
-from service.decoding.sandbox import Sandbox
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
 from service.settings import ServiceSettings
-
-
-class Decoder:
-    """Stands for decoders that work."""
-
-    is_working = True
-    sandbox = Sandbox()
+from tests.service.harness import WorkingDecoder
 
 
 @pytest.fixture
 def lifecycle() -> Lifecycle:
-    decoder: Any = Decoder()
+    decoder: Any = WorkingDecoder()
     return Lifecycle(ServiceSettings(), decoder=decoder)
 
 

@@ -119,7 +119,7 @@ def visiting(browser: Any, url: str, width: int, scheme: str) -> Iterator[Visit]
 
 
 def expect(locator: Any) -> Any:
-    """Returns Playwright's assertions for a locator, with a long timeout."""
+    """Playwright's assertions for a locator, with a long timeout."""
     from playwright.sync_api import expect as playwright_expect  # noqa: PLC0415 - optional
 
     playwright_expect.set_options(timeout=TIMEOUT_MS)

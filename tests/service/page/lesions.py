@@ -21,35 +21,35 @@ IRREGULAR, EVEN, TURNED = Lesion("irregular"), Lesion("even"), Lesion("even", is
 
 
 def lesion_image(lesion: Lesion, width: int = 400, height: int = 300) -> Image.Image:
-    """Returns an RGB image of a spot on skin."""
+    """An RGB image of a spot on skin."""
     with Image.open(EXAMPLES / f"example-{lesion.example}.jpg") as image:
         return image.rotate(180 if lesion.is_turned else 0).resize((width, height))
 
 
 def file_of(image: Image.Image) -> bytes:
-    """Returns the image as a JPEG file."""
+    """The image as a JPEG file."""
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=92)
     return buffer.getvalue()
 
 
 def upload(name: str, content: bytes, media_type: str = "image/jpeg") -> Upload:
-    """Returns a file in the form that Playwright accepts."""
+    """A file in the form that Playwright accepts."""
     return {"name": name, "mimeType": media_type, "buffer": content}
 
 
 def lesion(name: str, drawn: Lesion = IRREGULAR) -> Upload:
-    """Returns the image of a lesion as a file."""
+    """The image of a lesion as a file."""
     return upload(name, file_of(lesion_image(drawn)))
 
 
 def broken(name: str) -> Upload:
-    """Returns a truncated JPEG file."""
+    """A truncated JPEG file."""
     return upload(name, file_of(lesion_image(IRREGULAR))[:3000])
 
 
 def fractal() -> dict[str, object]:
-    """Returns an image unlike any training image."""
+    """An image unlike any training image."""
     drawn = Image.effect_mandelbrot((400, 300), (-2, -1.5, 1, 1.5), 100).convert("RGB")
     buffer = BytesIO()
     drawn.save(buffer, "PNG")

@@ -76,7 +76,7 @@ async def test_a_replaced_revision_finishes_its_requests(
         started.gate.set()
         await running
         old, new = await before, await after
-        assert (old.revision, new.revision) == (started.served.revision, "sha256:newer")
+        assert (old.revision, new.revision) == (started.served.model.revision, "sha256:newer")
         assert old.probabilities != new.probabilities
         expected = await predict_one(started, png)
         assert expected.probabilities == new.probabilities

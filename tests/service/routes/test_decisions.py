@@ -35,7 +35,7 @@ def client(model, path: Path) -> Iterator[TestClient]:
 
 
 def triaged(client: TestClient, png: bytes, request_id: str = "r1", **headers: str) -> str:
-    """Returns the disposition of the image in the answer with this request id."""
+    """The disposition of the image in the answer with this request id."""
     sent = {**PNG, "X-Request-ID": request_id, **headers}
     disposition: str = client.post("/triage", content=png, headers=sent).json()["disposition"]
     return disposition

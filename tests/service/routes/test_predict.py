@@ -21,7 +21,7 @@ STOCH = {"mode": "stoch", "samples": 4}
 
 
 def result_of(response: Any) -> dict[str, Any]:
-    """Returns the body of a successful response without the request id.
+    """The body of a successful response without the request id.
 
     Leaves out the warning of the shift monitor, which follows from the images of earlier requests.
     """

@@ -19,8 +19,8 @@ from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
 from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
 from service.settings import ImageSettings, ServiceSettings
-from service.telemetry.logs import RequestIdMiddleware
 from service.telemetry.metrics import Metrics
+from service.telemetry.observation import ObservationMiddleware
 from tests.service.conftest import app_of, encoded
 from tests.service.observed import GAUGES, count_everything, observed_app
 
@@ -119,7 +119,7 @@ def test_the_service_is_ready_while_models_decoder_and_audit_log_work() -> None:
     audit: Any = Part()
     lifecycle = Lifecycle(ServiceSettings(), audit=audit, decoder=decoder)
     app = FastAPI()
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
     add_problem_handlers(app)
     app.include_router(probe_routes(lifecycle))
     client = TestClient(app)

@@ -30,7 +30,7 @@ HEADERS = {"Content-Type": "image/png"}
 
 
 def policy(urgent: float = 0.5, **quality: float) -> Policy:
-    """Returns the packaged policy with both thresholds at `urgent`."""
+    """The packaged policy with both thresholds at `urgent`."""
     packaged = default_policy()
     lenient = {"too_small_px": 0, "blurred": 0.0, **quality}
     return packaged.model_copy(
@@ -57,7 +57,7 @@ def five_classes(checkpoint) -> EulerLoRA:
 
 
 def with_distance_threshold(checkpoint: Checkpoint, threshold: float) -> EulerLoRA:
-    """Returns a model that flags a larger feature distance in mode det."""
+    """A model that flags a larger feature distance in mode det."""
     limit = ScoreThreshold(threshold=threshold, kept=0.95, upper_quartile=threshold)
     det = THRESHOLDS[0].model_copy(update={"feature_distance": limit})
     config = checkpoint.config.model_copy(update={"thresholds": (det,)})
@@ -202,7 +202,7 @@ def test_an_unfamiliar_image_is_urgent_from_the_urgent_threshold_on(
 
 
 def fitted(model: EulerLoRA, mode: str, samples: int) -> Policy:
-    """Returns a policy whose threshold was set for a model, mode and number of samples."""
+    """A policy whose threshold was set for a model, mode and number of samples."""
     chosen = policy(urgent=1e-9)
     assert chosen.evidence is not None
     settings = {"revision": model.revision, "mode": mode, "samples": samples, "views": 1}

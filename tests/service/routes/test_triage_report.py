@@ -46,7 +46,7 @@ def picture(file_format: str = "JPEG", side: int = 40) -> str:
 
 
 def images(**changes: Any) -> list[dict[str, Any]]:
-    """Returns ROWS as the page sends them; the changes are those of the first image."""
+    """ROWS as the page sends them; the changes are those of the first image."""
     problem = {"code": "unsupported_media", "status": 415, "type": "urn:x", "request_id": "r1"}
     texts = {"title": "The media type is not supported", "detail": "no image"}
     first, last = (
@@ -176,7 +176,7 @@ def test_a_client_has_one_report_at_a_time() -> None:
 
 
 def request_of(client: str) -> Request:
-    """Returns a request of a client with a key that stays connected, with an empty report."""
+    """A request of a client with a key that stays connected, with an empty report."""
     request = FakeRequest(b'{"images": []}').request
     request.scope["headers"] = [(b"content-type", b"application/json")]
     request.state.key_name = client

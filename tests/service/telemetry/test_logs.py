@@ -17,12 +17,14 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from service.telemetry.logs import (
-    RequestIdMiddleware,
     TextFormatter,
     current_request_id,
     log_config,
     log_format,
 )
+from service.telemetry.metrics import Metrics
+from service.telemetry.observation import ObservationMiddleware
+from tests.service.observed import GAUGES
 
 NEW = re.compile(r"[0-9a-f]{32}")
 
@@ -39,7 +41,7 @@ async def return_context(request: Request) -> JSONResponse:
 def echo() -> TestClient:
     """A client of an app that returns the id."""
     app = Starlette(routes=[Route("/", return_id), Route("/context", return_context)])
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
     return TestClient(app)
 
 
