@@ -146,7 +146,7 @@ class EulerLoRA:
         """
         folder = Path(repository)
         if not folder.is_dir():
-            folder = download(Repository(repository, revision)).folder
+            folder = download(Repository(repository, revision))
         return cls.load(folder, device, precision, compiler)
 
     def push_to_hub(self, repository: str, private: bool | None = None, **options: Any) -> str:
