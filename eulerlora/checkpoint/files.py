@@ -45,7 +45,7 @@ from eulerlora.checkpoint.weights import (
     tensors_sha256,
     write_tensors,
 )
-from eulerlora.images.files import read_pixels
+from eulerlora.images.files import read_image
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
@@ -279,7 +279,7 @@ def _is_blob(path: Path) -> bool:
 
 def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> Tensor:
     try:
-        return network_input(read_pixels(BytesIO(content), path.name), preprocessing)
+        return network_input(read_image(content, path.name).pixels, preprocessing)
     except ImageError as error:
         raise CheckpointError(path, str(error)) from error
 

@@ -2,15 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 from PIL import Image, ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
-from torch import Tensor
 
 from eulerlora.images import MAX_PIXELS_VARIABLE
-from eulerlora.images.decode import RgbImage, check_file_size, decode, local_limits, max_file_bytes
+from eulerlora.images.decode import RgbImage, check_file_size, decode, local_limits
 from eulerlora_contract.errors import ImageError, ImageSizeError
 
 RAISED_BY = f"--max-pixels or {MAX_PIXELS_VARIABLE} raises the limit"
@@ -22,12 +20,7 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
-def read_pixels(file: Path | BinaryIO | bytes, name: str, input_side: int | None = None) -> Tensor:
-    """The pixels of `read_image`, (3, height, width) uint8."""
-    return read_image(file, name, input_side).pixels
-
-
-def read_image(file: Path | BinaryIO | bytes, name: str, input_side: int | None = None) -> RgbImage:
+def read_image(file: Path | bytes, name: str, input_side: int | None = None) -> RgbImage:
     """Reads a file as `decode` does; the messages of its ImageErrors begin with `name`."""
     try:
         return decode(_content(file), input_side)
@@ -40,12 +33,10 @@ def read_image(file: Path | BinaryIO | bytes, name: str, input_side: int | None 
         raise ImageError(f"{name}: cannot be read: {reason}") from error
 
 
-def _content(file: Path | BinaryIO | bytes) -> bytes:
+def _content(file: Path | bytes) -> bytes:
     limits = local_limits()
     if isinstance(file, bytes):
         content = file
-    elif not isinstance(file, Path):
-        content = file.read(max_file_bytes(limits) + 1)
     else:
         if file.exists() and not file.is_file():  # reading a pipe might never end
             raise ImageError("expected a regular file")
