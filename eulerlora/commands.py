@@ -18,7 +18,7 @@ from eulerlora_client.commands.program import SHARE, SamplesParameter
 from eulerlora_contract.errors import ImageError, OutputPathError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
-from eulerlora_contract.sampling import VIEWS
+from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, VIEWS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +33,7 @@ PATH = click.Path(path_type=Path)
 DEFAULT_NAME = "default"
 """The embedded checkpoint, wherever a checkpoint is expected; `./default` is a folder."""
 
-PRECISION_CHOICES = ("auto", "float32", "bfloat16")
+PRECISION_CHOICES = (AUTO, *PRECISIONS)
 BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
 COLUMNS = (
@@ -188,7 +188,6 @@ def predict_command(
     from eulerlora.images.files import EXTENSIONS  # noqa: PLC0415 - imports torch
     from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
     from eulerlora_client.images import select_files  # noqa: PLC0415 - imports PIL
-    from eulerlora_contract.sampling import AUTO  # noqa: PLC0415
 
     selection = select_files(images, EXTENSIONS)
     files = selection.files
@@ -254,7 +253,6 @@ def predict_files(
     from eulerlora.answer import response_fields  # noqa: PLC0415
     from eulerlora.images.files import read_image  # noqa: PLC0415 - imports torch
     from eulerlora_contract.answers import WarningCode, missing_threshold  # noqa: PLC0415
-    from eulerlora_contract.sampling import DEFAULT_SAMPLES  # noqa: PLC0415
 
     mode, remaining, warned = options["mode"], iter(files), set[str]()
     samples = options["samples"] or (1 if mode == "det" else DEFAULT_SAMPLES)
