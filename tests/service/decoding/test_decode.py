@@ -118,7 +118,7 @@ def test_an_image_is_converted_as_by_the_library_with_its_warnings(
     if "A" in mode:
         image.putalpha(photo.convert("L"))
     data = encoded(image, file_format, **options)
-    actual, expected = decode(data, LIMITS), read_image(BytesIO(data), "photo")
+    actual, expected = decode(data, LIMITS), read_image(data, "photo")
     assert torch.equal(actual.pixels, expected.pixels)
     codes = [warning.code for warning in actual.warnings]
     assert codes == [warning.code for warning in expected.warnings]
