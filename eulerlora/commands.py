@@ -18,7 +18,7 @@ from eulerlora_client.commands.program import SHARE, SamplesParameter
 from eulerlora_contract.errors import ImageError, OutputPathError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
-from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, VIEWS
+from eulerlora_contract.sampling import AUTO, PRECISIONS, VIEWS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -254,9 +254,9 @@ def predict_files(
     from eulerlora.images.files import read_image  # noqa: PLC0415 - imports torch
     from eulerlora_contract.answers import WarningCode, missing_threshold  # noqa: PLC0415
 
-    mode, remaining, warned = options["mode"], iter(files), set[str]()
-    samples = options["samples"] or (1 if mode == "det" else DEFAULT_SAMPLES)
-    if reason := missing_threshold(model.config.thresholds, mode, samples):
+    remaining, warned = iter(files), set[str]()
+    chosen = model.options(options["mode"], options["samples"])
+    if reason := missing_threshold(model.config.thresholds, chosen.mode, chosen.samples):
         on_warning(reason)  # before the work
         warned.add(reason)
     side = model.config.preprocessing.input_side
