@@ -1,4 +1,4 @@
-"""eulerlora.images.files: listing of image files, and their pixels."""
+"""eulerlora.images.files: what people give as images, and its pixels."""
 
 from io import BytesIO
 from pathlib import Path
@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from eulerlora.images.decode import jpeg_reduction
-from eulerlora.images.files import read_image, unread_file
-from eulerlora.model import EulerLoRA, rgb_images
+from eulerlora.images.files import read_image, rgb_images, unread_file
+from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import ImageError
 from tests.damaged_images import contradictory_images
 
