@@ -3,7 +3,7 @@
 `answer` computes them for n images; `response_fields` states one of them in a response body.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -92,14 +92,7 @@ class Predictions(Uncertainty):
         """
         columns: dict[str, list[Any]] = {}
         for row in self:
-            scores = {name: score and score["value"] for name, score in row["ood_scores"].items()}
-            values = {"views": 1, "unfamiliar": None} | row | scores
-            if included := values.get("prediction_set"):
-                values["prediction_set"] = included["labels"]
-            for name in ("probabilities", "ood_scores", "ood_threshold"):
-                del values[name]
-            values |= {f"p_{name}": value for name, value in row["probabilities"].items()}
-            for name, value in values.items():
+            for name, value in table_row(row).items():
                 columns.setdefault(name, []).append(value)
         return columns
 
@@ -116,7 +109,7 @@ class Predictions(Uncertainty):
 
         Args:
             index: Of the image; -1 is the last one.
-            axes: Of matplotlib; None for new ones, with a title.
+            axes: Of matplotlib; None for new ones, with `summary_line` as title.
             classes: Number of classes, the most probable ones.
 
         Raises:
@@ -129,7 +122,7 @@ class Predictions(Uncertainty):
         index = range(len(self))[index]
         if axes is None:
             _, axes = pyplot.subplots(figsize=(5, 2.2), layout="constrained")
-            axes.set_title(_summary(self[index]), loc="left", fontsize=9)
+            axes.set_title(summary_line(self[index]), loc="left", fontsize=9)
         means = self.probabilities[index]
         order = means.argsort()[-classes:]
         drawn = self.trajectories[index][:, order]
@@ -161,17 +154,34 @@ class Predictions(Uncertainty):
         return f"<table><tr>{head}{''.join(rows)}</table>{note}"
 
 
-def _summary(row: dict[str, Any]) -> str:
-    """An answer in a line for people; an unfamiliar image has no figures."""
-    shown = shown_fields(row)
+def summary_line(answer: Mapping[str, Any]) -> str:
+    """An answer for people: label, MSP, entropy H in nats, flags and set.
+
+    `answer` has values of JSON, as `Predictions.__getitem__`. An unfamiliar image has no figures.
+    """
+    shown = shown_fields(answer)
     if "label" not in shown:
         return "unfamiliar"
+    flags = "  out of distribution" if answer["ood"] else ""
     included = shown.get("prediction_set")
-    return (
-        f"{shown['label']} {shown['msp']:.3f}, entropy {shown['entropy']:.3f} nats"
-        f"{', out of distribution' if row['ood'] else ''}"
-        f"{', set ' + ', '.join(included['labels']) if included else ''}"
-    )
+    labels = f"  {{{', '.join(included['labels'])}}}" if included else ""
+    return f"{shown['label']} {shown['msp']:.3f}, H {shown['entropy']:.3f}{flags}{labels}"
+
+
+def table_row(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer as values of one row: scores by name, and `p_CLASS`, the probability of a class.
+
+    `answer` has values of JSON, as `Predictions.__getitem__`, with or without the figures.
+    """
+    scores = {name: score and score["value"] for name, score in answer["ood_scores"].items()}
+    del scores["msp"]  # a field of its own, if it is shown
+    row = {"views": 1, "unfamiliar": None, **answer, **scores}
+    if included := row.get("prediction_set"):
+        row["prediction_set"] = included["labels"]
+    probabilities = row.pop("probabilities", {})
+    for name in ("ood_scores", "ood_threshold"):
+        del row[name]
+    return row | {f"p_{name}": value for name, value in probabilities.items()}
 
 
 def answer(

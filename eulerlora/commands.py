@@ -18,7 +18,7 @@ from eulerlora_client.commands.program import SHARE, SamplesParameter
 from eulerlora_contract.errors import ImageError, OutputPathError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
-from eulerlora_contract.sampling import VIEWS
+from eulerlora_contract.sampling import AUTO, PRECISIONS, VIEWS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +33,7 @@ PATH = click.Path(path_type=Path)
 DEFAULT_NAME = "default"
 """The embedded checkpoint, wherever a checkpoint is expected; `./default` is a folder."""
 
-PRECISION_CHOICES = ("auto", "float32", "bfloat16")
+PRECISION_CHOICES = (AUTO, *PRECISIONS)
 BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
 COLUMNS = (
@@ -184,10 +184,10 @@ def predict_command(
     if as_json and csv_file is not None:
         raise click.UsageError("expected one of --json and --csv, got both")
 
+    from eulerlora.answer import summary_line  # noqa: PLC0415 - imports torch
     from eulerlora.images.files import EXTENSIONS  # noqa: PLC0415 - imports torch
     from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
     from eulerlora_client.images import select_files  # noqa: PLC0415 - imports PIL
-    from eulerlora_contract.sampling import AUTO  # noqa: PLC0415
 
     selection = select_files(images, EXTENSIONS)
     files = selection.files
@@ -220,7 +220,8 @@ def predict_command(
         else:
             encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
             for answer in answers:
-                click.echo(json.dumps(answer) if as_json else text_line(answer, encoding))
+                line = f"{answer['file']}: {summary_line(answer)}"
+                click.echo(json.dumps(answer) if as_json else printable(line, encoding))
     if failures:
         raise click.ClickException(f"{len(failures)} of {len(files)} images could not be read")
 
@@ -252,11 +253,10 @@ def predict_files(
     from eulerlora.answer import response_fields  # noqa: PLC0415
     from eulerlora.images.files import read_image  # noqa: PLC0415 - imports torch
     from eulerlora_contract.answers import WarningCode, missing_threshold  # noqa: PLC0415
-    from eulerlora_contract.sampling import DEFAULT_SAMPLES  # noqa: PLC0415
 
-    mode, remaining, warned = options["mode"], iter(files), set[str]()
-    samples = options["samples"] or (1 if mode == "det" else DEFAULT_SAMPLES)
-    if reason := missing_threshold(model.config.thresholds, mode, samples):
+    remaining, warned = iter(files), set[str]()
+    chosen = model.options(options["mode"], options["samples"])
+    if reason := missing_threshold(model.config.thresholds, chosen.mode, chosen.samples):
         on_warning(reason)  # before the work
         warned.add(reason)
     side = model.config.preprocessing.input_side
@@ -292,23 +292,6 @@ def predict_files(
             yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})
 
 
-def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
-    """An answer as a line for people: file, label, MSP, entropy, flags and set.
-
-    `encoding`: of the output. Control characters and bytes that are not UTF-8 are escaped.
-    """
-    from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
-
-    shown = shown_fields(answer)
-    if "label" not in shown:
-        return printable(f"{answer['file']}: unfamiliar", encoding)
-    flags = "  out of distribution" if answer["ood"] else ""
-    included = shown.get("prediction_set")
-    labels = f"  {{{', '.join(included['labels'])}}}" if included else ""
-    summary = f"{shown['label']} {shown['msp']:.3f}, H {shown['entropy']:.3f}"
-    return printable(f"{answer['file']}: {summary}{flags}{labels}", encoding)
-
-
 def write_answers(
     path: Path, answers: Iterable[Mapping[str, Any]], columns: Sequence[str], classes: Sequence[str]
 ) -> None:
@@ -326,18 +309,15 @@ def write_answers(
 def _csv_row(
     answer: Mapping[str, Any], columns: Sequence[str], classes: Sequence[str]
 ) -> list[object]:
+    from eulerlora.answer import table_row  # noqa: PLC0415 - imports torch
     from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
 
-    scores = {name: score["value"] for name, score in answer["ood_scores"].items() if score}
-    values = shown_fields({"views": 1, **answer, **scores})
-    if included := values.get("prediction_set"):
-        values["prediction_set"] = included["labels"]
-    probabilities = values.get("probabilities", {})
+    values = table_row(shown_fields(answer))
     return [
         answer["file"],
         *(_cell(values.get(column)) for column in columns),
         _cell([warning["message"] for warning in answer["warnings"]]),
-        *(probabilities.get(label) for label in classes),
+        *(values.get(f"p_{label}") for label in classes),
     ]
 
 

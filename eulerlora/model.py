@@ -2,14 +2,13 @@
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import click
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
@@ -17,8 +16,8 @@ from torch import Tensor
 from eulerlora.answer import Predictions, answer
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.checkpoint.hub import Repository, download, upload
-from eulerlora.images.decode import RgbImage, channels_first, upright_rgb
-from eulerlora.images.files import read_image, unread_file
+from eulerlora.images.decode import RgbImage
+from eulerlora.images.files import Images, rgb_images
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.nn.network import FEATURES_PER_WIDTH, AdaptedVisionTransformer, predict_images
 from eulerlora.nn.runtime import Runtime, predict_adaptively
@@ -27,7 +26,7 @@ from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_contract.answers import PredictionWarning
-from eulerlora_contract.errors import ImageError, SettingsError
+from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import (
     AUTO,
     Auto,
@@ -38,12 +37,6 @@ from eulerlora_contract.sampling import (
     Sampler,
     Views,
 )
-
-_RgbArray = npt.NDArray[np.uint8]
-"""(height, width, 3), RGB."""
-
-_Picture = Image.Image | Path | str | _RgbArray
-Images = _Picture | Tensor | Iterable[_Picture]
 
 _MAX_BATCH_IMAGES = 32
 """Limits the memory of a batch on a device without a limit of rows per pass."""
@@ -146,7 +139,7 @@ class EulerLoRA:
         """
         folder = Path(repository)
         if not folder.is_dir():
-            folder = download(Repository(repository, revision)).folder
+            folder = download(Repository(repository, revision))
         return cls.load(folder, device, precision, compiler)
 
     def push_to_hub(self, repository: str, private: bool | None = None, **options: Any) -> str:
@@ -333,57 +326,3 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise SettingsError(f"device {name!r} is not available on this machine") from error
     return device
-
-
-_HALF_LEVEL = 0.5 / 255
-"""How far rounding may take a value out of [0, 1]."""
-
-
-def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
-    """Yields every image, one in memory at a time; images as in `EulerLoRA.predict`.
-
-    PIL images, files and arrays are uint8, upright sRGB; tensors are unchanged. Large JPEG files
-    are reduced for `input_side` (`jpeg_reduction`), also those that PIL opened by path and has not
-    read. Raises ImageError.
-    """
-    kind = type(images).__name__
-    if isinstance(images, bytes | Mapping) or not isinstance(images, Iterable):
-        raise ImageError(f"expected an image or a sequence of images, got {kind}")
-    if isinstance(images, np.ndarray) and images.ndim != 4:
-        raise ImageError(
-            "expected an array (n, height, width, 3) or a list of arrays (height, width, 3), "
-            f"got {images.dtype} {images.shape}"
-        )
-    if isinstance(images, Tensor):
-        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
-            raise ImageError(
-                "expected a floating-point tensor (n, 3, height, width) in [0, 1], "
-                f"got {images.dtype} {tuple(images.shape)}"
-            )
-        if images.numel():
-            low, high = (value.item() for value in images.aminmax())
-            if not (low > -_HALF_LEVEL and high < 1 + _HALF_LEVEL):
-                raise ImageError(
-                    "expected a tensor with values in [0, 1], which the model normalises, "
-                    f"got {low:.3g} to {high:.3g}"
-                )
-        yield from (RgbImage(pixels, ()) for pixels in images)
-        return
-    for image in images:
-        if isinstance(image, Image.Image):
-            file = unread_file(image)
-            yield upright_rgb(image) if file is None else read_image(file, str(file), input_side)
-        elif isinstance(image, np.ndarray):
-            if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
-                raise ImageError(
-                    "expected an array (height, width, 3) of uint8, got "
-                    f"{image.dtype} {image.shape}"
-                )
-            yield RgbImage(channels_first(np.array(image)), ())
-        elif isinstance(image, str | Path):
-            yield read_image(Path(image), str(image), input_side)
-        else:
-            raise ImageError(
-                "expected PIL images, paths or uint8 arrays (height, width, 3), or one tensor "
-                f"(n, 3, height, width), got {type(image).__name__} in {kind}"
-            )

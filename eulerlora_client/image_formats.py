@@ -16,8 +16,7 @@ from eulerlora_contract.errors import ImageError, ImageSizeError, UnsupportedIma
 from eulerlora_contract.settings import PositiveInt, Settings
 
 Format = Literal["JPEG", "PNG", "WEBP", "DICOM"]
-FORMATS: tuple[Format, ...] = ("JPEG", "PNG", "WEBP")
-"""The formats that are read, by their names in Pillow; DICOM holds one of them or becomes one."""
+"""By their names in Pillow. DICOM, which a service may allow, holds another or becomes one."""
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -277,20 +278,21 @@ class ShiftMonitor:
         return test.log_statistic(self._counts[name]) - math.log(len(self._tests[name]))
 
 
-DISPOSITION, REASONS, LESION, POLICY_HASH = "disposition", "reasons", "lesion", "policy_hash"
 _LOG_START = b'{"format":'
 _SHOWN_COLUMNS = 10
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An image.
+    """An image with its disposition and, once it is known, its class.
 
     Attributes:
         disposition: None without one.
         is_target_possible: True if the target probability reaches the routine threshold, which is
             one of the reasons of a referred image.
         confirmed: Its class, "" if not known yet.
+        lesion: Equal for all images of a lesion.
+        policy_hash: Of the policy that decided, "" if not known.
     """
 
     disposition: Disposition | None
@@ -313,7 +315,9 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             rows = csv.DictReader(file)
             columns = rows.fieldnames or ()
-            missing = [name for name in (DISPOSITION, REASONS, confirmed) if name not in columns]
+            missing = [
+                name for name in ("disposition", "reasons", confirmed) if name not in columns
+            ]
             if missing:
                 noun = "column" if len(missing) == 1 else "columns"
                 shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
@@ -332,31 +336,17 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
 
 @dataclass(frozen=True)
 class LoggedAnswer:
-    """An answer of `/triage` in an audit log, with what was decided about it.
+    """An answer of `/triage` in an audit log: what was decided about it, and its outcome.
 
-    Attributes:
-        image: A keyed hash of the file; the same file again is the same lesion.
+    The lesion of the outcome is a keyed hash of the file: the same file again is the same lesion.
     """
 
     decided: RecordedDecision
-    is_target_possible: bool
-    image: str
-    policy_hash: str
-
-    @property
-    def outcome(self) -> Outcome:
-        """The row for the test of outcomes."""
-        return Outcome(
-            self.decided.disposition,
-            self.is_target_possible,
-            self.decided.diagnosis or "",
-            self.image,
-            self.policy_hash,
-        )
+    outcome: Outcome
 
 
 def is_audit_log(path: Path) -> bool:
-    """Returns True if a file begins as an audit log. Raises OutcomesError if it is unreadable."""
+    """True if a file begins as an audit log. Raises OutcomesError if it is unreadable."""
     try:
         with path.open("rb") as file:
             return file.read(len(_LOG_START)) == _LOG_START
@@ -365,7 +355,7 @@ def is_audit_log(path: Path) -> bool:
 
 
 def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
-    """Returns the answers of `/triage` in audit logs, in the order of time.
+    """The answers of `/triage` in audit logs, in the order of time.
 
     Reads without the secret: `eulerlora audit verify` checks the files.
 
@@ -379,34 +369,33 @@ def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
     decisions: dict[str, list[Mapping[str, Any]]] = {}
     for path in paths:
         try:
-            for record in _log_records(path):
-                if record["kind"] == "answer" and record["triage"] is not None:
-                    answers[record["mac"]] = record
-                elif record["kind"] == "decision":
-                    decisions.setdefault(record["answer"], []).append(record)
+            with path.open("rb") as file:
+                for line in file:
+                    if not line.endswith(b"\n"):  # the service is writing it
+                        continue
+                    record = json.loads(line)
+                    if record["kind"] == "answer" and record["triage"] is not None:
+                        answers[record["mac"]] = record
+                    elif record["kind"] == "decision":
+                        decisions.setdefault(record["answer"], []).append(record)
         except OSError as error:
             raise OutcomesError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise OutcomesError(f"{path}: expected an audit log of this version") from error
-    return [
-        LoggedAnswer(
-            RecordedDecision.of(answer, sorted(decisions.get(mac, ()), key=_time)),
-            Reason.TARGET_POSSIBLE in answer["triage"]["reasons"],
-            answer["image"],
-            answer["triage"]["policy_hash"],
+    time = itemgetter("time")
+    logged = []
+    for answer in sorted(answers.values(), key=time):
+        of_answer = sorted(decisions.get(answer["mac"], ()), key=time)
+        decided, triage = RecordedDecision.of(answer, of_answer), answer["triage"]
+        outcome = Outcome(
+            decided.disposition,
+            Reason.TARGET_POSSIBLE in triage["reasons"],
+            decided.diagnosis or "",
+            lesion=answer["image"],
+            policy_hash=triage["policy_hash"],
         )
-        for mac, answer in sorted(answers.items(), key=lambda entry: _time(entry[1]))
-    ]
-
-
-def _time(record: Mapping[str, Any]) -> str:
-    time: str = record["time"]
-    return time
-
-
-def _log_records(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open("rb") as file:
-        yield from (json.loads(line) for line in file if line.endswith(b"\n"))
+        logged.append(LoggedAnswer(decided, outcome))
+    return logged
 
 
 def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) -> None:
@@ -423,7 +412,7 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
     Raises:
         OutcomesError: With `place`, for an unknown disposition.
     """
-    disposition = _cell(row, DISPOSITION)
+    disposition = _cell(row, "disposition")
     if disposition and disposition not in set(Disposition):
         names = ", ".join(Disposition)
         raise OutcomesError(
@@ -431,10 +420,10 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
         )
     return Outcome(
         disposition=Disposition(disposition) if disposition else None,
-        is_target_possible=Reason.TARGET_POSSIBLE in _cell(row, REASONS),
+        is_target_possible=Reason.TARGET_POSSIBLE in _cell(row, "reasons"),
         confirmed=_cell(row, confirmed),
-        lesion=_cell(row, LESION) or place,
-        policy_hash=_cell(row, POLICY_HASH),
+        lesion=_cell(row, "lesion") or place,
+        policy_hash=_cell(row, "policy_hash"),
     )
 
 
@@ -544,12 +533,8 @@ def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list
             )
             raise OutcomesError(shown)
         if classes & set(target):
-            results.append(lesion_outcome(images))
+            results.append(min(map(_image_outcome, images)))
     return results
-
-
-def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
-    return min(map(_image_outcome, images))
 
 
 def _image_outcome(image: Outcome) -> LesionOutcome:

@@ -283,7 +283,7 @@ class RecordedDecision(WireModel):
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], decisions: Iterable[Mapping[str, Any]] = ()) -> Self:
-        """Returns the state after the decisions on an answer, both records of the audit log."""
+        """The state after the decisions on an answer, both records of the audit log."""
         fields = {"request_id": answer["request_id"]}
         if answer["item_id"] is not None:
             index = int(answer["item_id"].rpartition(":")[2])
@@ -300,7 +300,7 @@ class RecordedDecision(WireModel):
         return self.decision not in (None, self.disposition)
 
     def after(self, record: Mapping[str, Any]) -> Self:
-        """Returns the state after one more record of the audit log, or request.
+        """The state after one more record of the audit log, or request.
 
         `undo` withdraws decision, reason and diagnosis; otherwise what is null does not change.
         """

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from benchmarks.service.load import SAMPLES
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
+from eulerlora.images.files import rgb_images
 from eulerlora.images.preprocess import content_seed, network_input
-from eulerlora.model import EulerLoRA, rgb_images
+from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import predict_images
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw

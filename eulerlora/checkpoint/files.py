@@ -36,7 +36,7 @@ from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     CARD_FILE,
     check_digest,
-    file_kind,
+    file_type,
     published_backbone,
     read_backbone_weights,
     read_tensors,
@@ -45,7 +45,7 @@ from eulerlora.checkpoint.weights import (
     tensors_sha256,
     write_tensors,
 )
-from eulerlora.images.files import read_pixels
+from eulerlora.images.files import read_image
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
@@ -126,26 +126,20 @@ class KnownAnswer:
             outputs: Log-probabilities (trajectories, classes), as of `predict_known_answer`.
             precision: That the outputs were computed in; it sets the tolerance (`TOLERANCES`).
         """
+        tolerance = TOLERANCES[precision]
         for expected, output in zip(self.expected, outputs, strict=True):
-            fault = self._deviation(expected, output.exp().mean(dim=0), TOLERANCES[precision])
-            if fault is not None:
-                return fault
+            place = f"the known answer is wrong: mode {expected.draw.mode}"
+            actual = output.exp().mean(dim=0)
+            if not actual.isfinite().all():
+                return f"{place}: got NaN or infinity"
+            stored = torch.tensor(expected.probabilities, dtype=torch.float64)
+            deviation, worst = (actual - stored).abs().max(dim=0)
+            if deviation > tolerance:
+                return (
+                    f"{place}: expected probability {stored[worst]:.4f} of {self.classes[worst]} "
+                    f"within {tolerance}, got {actual[worst]:.4f}"
+                )
         return None
-
-    def _deviation(
-        self, expected: ExpectedProbabilities, actual: Tensor, tolerance: float
-    ) -> str | None:
-        mode = expected.draw.mode
-        if not actual.isfinite().all():
-            return f"the known answer is wrong: mode {mode}: got NaN or infinity"
-        stored = torch.tensor(expected.probabilities, dtype=torch.float64)
-        deviation, worst = (actual - stored).abs().max(dim=0)
-        if deviation <= tolerance:
-            return None
-        return (
-            f"the known answer is wrong: mode {mode}: expected probability {stored[worst]:.4f} of "
-            f"{self.classes[worst]} within {tolerance}, got {actual[worst]:.4f}"
-        )
 
 
 def _known_draws(config: CheckpointConfig) -> tuple[Draw, ...]:
@@ -253,7 +247,7 @@ def _check_kinds(folder: Path) -> None:
         except FileNotFoundError:  # another process changes the folder
             continue
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or _is_blob(path)):
-            raise CheckpointError(path, f"expected a regular file, got {file_kind(mode)}")
+            raise CheckpointError(path, f"expected a regular file, got {file_type(mode)}")
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -279,7 +273,7 @@ def _is_blob(path: Path) -> bool:
 
 def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> Tensor:
     try:
-        return network_input(read_pixels(BytesIO(content), path.name), preprocessing)
+        return network_input(read_image(content, path.name).pixels, preprocessing)
     except ImageError as error:
         raise CheckpointError(path, str(error)) from error
 

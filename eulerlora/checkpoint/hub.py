@@ -40,25 +40,19 @@ class Repository:
         return f"{PREFIX}{self.name}" + (f"@{self.revision}" if self.revision else "")
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The files of a repository at one commit, whose hash is `revision`."""
-
-    folder: Path
-    revision: str
-
-
-def download(repository: Repository, **options: Any) -> Snapshot:
+def download(repository: Repository, **options: Any) -> Path:
     """Finds a repository's files in the local cache, or downloads them.
+
+    The name of their folder is the commit, as everywhere in the Hub's cache.
 
     Pickles are downloaded only if there are no safetensors. `options` are those of
     huggingface_hub's `snapshot_download`. Raises HubError.
     """
-    snapshot = _snapshot(repository, FILES, options)
-    if not any(snapshot.folder.glob("*.safetensors")):
-        pinned = Repository(repository.name, snapshot.revision)
-        snapshot = _snapshot(pinned, FILES + _PICKLES, options)
-    return snapshot
+    folder = _snapshot(repository, FILES, options)
+    if not any(folder.glob("*.safetensors")):
+        pinned = Repository(repository.name, folder.name)
+        folder = _snapshot(pinned, FILES + _PICKLES, options)
+    return folder
 
 
 def upload(
@@ -99,11 +93,9 @@ def _hub_errors(name: object) -> Iterator[None]:
         raise HubError(f"{name}: {_reason(hub, error)}") from error
 
 
-def _snapshot(
-    repository: Repository, patterns: Sequence[str], options: Mapping[str, Any]
-) -> Snapshot:
+def _snapshot(repository: Repository, patterns: Sequence[str], options: Mapping[str, Any]) -> Path:
     with _hub_errors(repository):
-        folder = Path(
+        return Path(
             client().snapshot_download(
                 repository.name,
                 revision=repository.revision,
@@ -111,7 +103,6 @@ def _snapshot(
                 **options,
             )
         )
-    return Snapshot(folder, folder.name)  # the Hub's cache names a snapshot by its commit
 
 
 def client() -> ModuleType:

@@ -154,7 +154,8 @@ def read_whole(path: Path) -> bytes:
     return content
 
 
-def file_kind(mode: int) -> str:
+def file_type(mode: int) -> str:
+    """The type of a file by its `st_mode`, with an article."""
     named = {
         stat.S_IFLNK: "a link",
         stat.S_IFIFO: "a pipe",
@@ -168,7 +169,7 @@ def file_kind(mode: int) -> str:
 def _check_regular(path: Path) -> None:
     """Raises CheckpointError for a pipe or device, which would be read without end."""
     if path.exists() and not (path.is_file() or path.is_dir()):
-        kind = file_kind(path.stat().st_mode)
+        kind = file_type(path.stat().st_mode)
         raise CheckpointError(path, f"not a readable safetensors file ({kind})")
 
 

@@ -207,8 +207,8 @@ def find_source(name: str) -> WeightsSource:
     if name.startswith((".", "/", "~")):
         raise CheckpointError(path, "expected a folder, an ONNX file or a wheel, got none")
     repository = Repository.of_url(name)
-    snapshot = download(repository)
-    return WeightsSource(snapshot.folder, repository.name, snapshot.revision)
+    folder = download(repository)
+    return WeightsSource(folder, repository.name, revision=folder.name)
 
 
 def _onnx_source(path: Path) -> _OnnxSource:

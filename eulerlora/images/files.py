@@ -1,20 +1,35 @@
-"""Image files in folders, and their upright sRGB pixels."""
+"""Upright sRGB pixels of what people give: files, images of Pillow, arrays and tensors."""
 
 import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
 from eulerlora.images import MAX_PIXELS_VARIABLE
-from eulerlora.images.decode import RgbImage, check_file_size, decode, local_limits, max_file_bytes
+from eulerlora.images.decode import (
+    RgbImage,
+    channels_first,
+    check_file_size,
+    decode,
+    local_limits,
+    upright_rgb,
+)
 from eulerlora_contract.errors import ImageError, ImageSizeError
 
 RAISED_BY = f"--max-pixels or {MAX_PIXELS_VARIABLE} raises the limit"
 EXTENSIONS = (".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
+
+_RgbArray = npt.NDArray[np.uint8]
+"""(height, width, 3), RGB."""
+
+_Picture = Image.Image | Path | str | _RgbArray
+Images = _Picture | Tensor | Iterable[_Picture]
 
 
 def is_image_name(name: str) -> bool:
@@ -22,12 +37,7 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
-def read_pixels(file: Path | BinaryIO | bytes, name: str, input_side: int | None = None) -> Tensor:
-    """The pixels of `read_image`, (3, height, width) uint8."""
-    return read_image(file, name, input_side).pixels
-
-
-def read_image(file: Path | BinaryIO | bytes, name: str, input_side: int | None = None) -> RgbImage:
+def read_image(file: Path | bytes, name: str, input_side: int | None = None) -> RgbImage:
     """Reads a file as `decode` does; the messages of its ImageErrors begin with `name`."""
     try:
         return decode(_content(file), input_side)
@@ -40,12 +50,10 @@ def read_image(file: Path | BinaryIO | bytes, name: str, input_side: int | None 
         raise ImageError(f"{name}: cannot be read: {reason}") from error
 
 
-def _content(file: Path | BinaryIO | bytes) -> bytes:
+def _content(file: Path | bytes) -> bytes:
     limits = local_limits()
     if isinstance(file, bytes):
         content = file
-    elif not isinstance(file, Path):
-        content = file.read(max_file_bytes(limits) + 1)
     else:
         if file.exists() and not file.is_file():  # reading a pipe might never end
             raise ImageError("expected a regular file")
@@ -67,3 +75,57 @@ def unread_file(image: Image.Image) -> Path | None:
         return None
     file = Path(os.fsdecode(image.filename))
     return file if image.tile and file.is_file() else None
+
+
+_HALF_LEVEL = 0.5 / 255
+"""How far rounding may take a value out of [0, 1]."""
+
+
+def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
+    """Yields every image, one in memory at a time; images as in `EulerLoRA.predict`.
+
+    PIL images, files and arrays are uint8, upright sRGB; tensors are unchanged. Large JPEG files
+    are reduced for `input_side` (`jpeg_reduction`), also those that PIL opened by path and has not
+    read. Raises ImageError.
+    """
+    kind = type(images).__name__
+    if isinstance(images, bytes | Mapping) or not isinstance(images, Iterable):
+        raise ImageError(f"expected an image or a sequence of images, got {kind}")
+    if isinstance(images, np.ndarray) and images.ndim != 4:
+        raise ImageError(
+            "expected an array (n, height, width, 3) or a list of arrays (height, width, 3), "
+            f"got {images.dtype} {images.shape}"
+        )
+    if isinstance(images, Tensor):
+        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
+            raise ImageError(
+                "expected a floating-point tensor (n, 3, height, width) in [0, 1], "
+                f"got {images.dtype} {tuple(images.shape)}"
+            )
+        if images.numel():
+            low, high = (value.item() for value in images.aminmax())
+            if not (low > -_HALF_LEVEL and high < 1 + _HALF_LEVEL):
+                raise ImageError(
+                    "expected a tensor with values in [0, 1], which the model normalises, "
+                    f"got {low:.3g} to {high:.3g}"
+                )
+        yield from (RgbImage(pixels, ()) for pixels in images)
+        return
+    for image in images:
+        if isinstance(image, Image.Image):
+            file = unread_file(image)
+            yield upright_rgb(image) if file is None else read_image(file, str(file), input_side)
+        elif isinstance(image, np.ndarray):
+            if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
+                raise ImageError(
+                    "expected an array (height, width, 3) of uint8, got "
+                    f"{image.dtype} {image.shape}"
+                )
+            yield RgbImage(channels_first(np.array(image)), ())
+        elif isinstance(image, str | Path):
+            yield read_image(Path(image), str(image), input_side)
+        else:
+            raise ImageError(
+                "expected PIL images, paths or uint8 arrays (height, width, 3), or one tensor "
+                f"(n, 3, height, width), got {type(image).__name__} in {kind}"
+            )

@@ -158,7 +158,7 @@ def monitor_command(
 
 
 def _outcomes(paths: Sequence[Path], confirmed: str, policy_hash: str) -> Sequence[Outcome]:
-    """Returns the rows of a CSV file, or those of audit logs, about which it prints lines.
+    """The rows of a CSV file, or those of audit logs, about which it prints lines.
 
     Raises:
         OutcomesError: As `read_outcomes` and `read_logs`, and for decisions of another policy.
@@ -178,7 +178,7 @@ def _outcomes(paths: Sequence[Path], confirmed: str, policy_hash: str) -> Sequen
         check_decided_by(paths[0], rows, policy_hash)
         return rows
     answers = read_logs(paths)
-    decided = [answer for answer in answers if answer.policy_hash == policy_hash]
+    decided = [answer for answer in answers if answer.outcome.policy_hash == policy_hash]
     if not decided:
         check_decided_by(paths[0], [answer.outcome for answer in answers], policy_hash)
     for line in _decision_lines(decided, len(answers)):
@@ -210,11 +210,7 @@ def _decision_lines(answers: Sequence[LoggedAnswer], logged: int) -> Iterator[st
 def promise_of(
     policy: Policy, classes: tuple[str, ...], wanted: float | None, confidence: float
 ) -> Promise:
-    """Returns what is tested.
-
-    Raises:
-        UsageError: If neither option nor evidence says `wanted`.
-    """
+    """What is tested. Raises UsageError if neither option nor evidence says `wanted`."""
     from eulerlora_client.monitoring import Promise  # noqa: PLC0415 - fast --help
 
     if wanted is None and policy.evidence is not None:

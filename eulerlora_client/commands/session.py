@@ -196,28 +196,22 @@ async def _send(
     session: Session, files: Sequence[Path], max_bytes: int, rows: list[TriageRow]
 ) -> None:
     with ProgressCounter("triage", "files", len(files)) as display:
-        async with session.client(_RETRY) as client:
-            options = session.options
-            run = triage(files, client, options, session.policy, max_bytes, session.concurrency)
-            async with aclosing(run):
-                async for row in run:
-                    rows.append(row)
-                    display.advance()
+        async with (
+            session.client(_RETRY) as client,
+            aclosing(triage(session, client, files, max_bytes)) as run,
+        ):
+            async for row in run:
+                rows.append(row)
+                display.advance()
 
 
 def triage(
-    files: Iterable[Path],
-    client: AsyncTriageClient,
-    options: TriageOptions,
-    policy: Policy | None,
-    max_bytes: int,
-    concurrency: int,
+    session: Session, client: AsyncTriageClient, files: Iterable[Path], max_bytes: int
 ) -> AsyncGenerator[TriageRow, None]:
-    """Yields a row for each file, in order, with `concurrency` concurrent requests.
+    """Yields a row for each file, in order, with `session.concurrency` concurrent requests.
 
-    `policy`: decides in place of the service's; it must name classes that the model has.
-    `max_bytes`: larger files are not sent. After the service has become unreachable, no further
-    requests are sent.
+    The classes of `session.policy` must be those of the model. Files larger than `max_bytes` are
+    not sent. After the service has become unreachable, no further requests are sent.
     """
     unreachable: Unreachable | None = None
 
@@ -227,14 +221,15 @@ def triage(
             if unreachable is not None:
                 raise unreachable
             content = await asyncio.to_thread(_read, path, max_bytes)
-            result = await client.triage(content, **options)
+            result = await client.triage(content, **session.options)
         except Problem as problem:
             if isinstance(problem, Unreachable):
                 unreachable = problem
             return TriageRow(path, problem=RowProblem(problem.code, str(problem)))
+        policy = session.policy
         return TriageRow(path, result if policy is None else decided(result, policy))
 
-    return map_ordered(row_of, files, concurrency)
+    return map_ordered(row_of, files, session.concurrency)
 
 
 def _read(path: Path, max_bytes: int) -> bytes:

@@ -115,13 +115,10 @@ def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:
         entropy = math.inf if shown.figures is None else -shown.figures.entropy
         return -urgency(row.status), target, entropy, row.name.casefold(), row.name
 
-    in_order = sorted(named, key=key)
-    places: dict[str, int] = {}
-    for place, row in enumerate(in_order):
-        if row.lesion is not None:
-            places.setdefault(row.lesion, place)
-    ordered = [(places.get(row.lesion or "", place), place) for place, row in enumerate(in_order)]
-    return [in_order[place] for _, place in sorted(ordered)]
+    rows_of_lesions: dict[str | int, list[TriageRow]] = {}
+    for place, row in enumerate(sorted(named, key=key)):
+        rows_of_lesions.setdefault(place if row.lesion is None else row.lesion, []).append(row)
+    return [row for of_lesion in rows_of_lesions.values() for row in of_lesion]
 
 
 def first_of_lesions(rows: Sequence[TriageRow]) -> list[TriageRow]:

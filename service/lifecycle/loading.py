@@ -93,8 +93,8 @@ class CheckpointSource:
         if not checkpoint.startswith(PREFIX):
             return cls(Path(checkpoint), name)
         repository = Repository.of_url(checkpoint)
-        snapshot = download(repository)
-        return cls(snapshot.folder, name, str(Repository(repository.name, snapshot.revision)))
+        folder = download(repository)
+        return cls(folder, name, str(Repository(repository.name, revision=folder.name)))
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 
 from eulerlora import EulerLoRA, commands
+from eulerlora.answer import summary_line
 from eulerlora.checkpoint.files import read_config, write_config
 from eulerlora.commands import (
     THREADS,
     WAIT_POLICY,
     configure_openmp,
     predict_files,
-    text_line,
     write_answers,
 )
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
@@ -197,7 +197,7 @@ def test_an_unfamiliar_image_has_its_figures_in_the_json_only(
     hidden = {"label", "msp", "entropy", *(f"p_{name}" for name in model.classes)}
     assert {name for name in first if first[name] and not second[name]} == hidden
     assert second["unfamiliar"] == "True"
-    assert text_line(unfamiliar) == f"{images / 'a.png'}: unfamiliar"
+    assert summary_line(unfamiliar) == "unfamiliar"
 
 
 def test_control_characters_of_names_never_reach_the_terminal(

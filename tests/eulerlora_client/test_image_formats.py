@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from eulerlora_client.image_formats import (
-    FORMATS,
     MAX_SCANS,
     ImageLimits,
     exif_orientation,
@@ -39,7 +38,7 @@ def scans_of(jpeg: bytes) -> int:
     return jpeg.count(b"\xff\xda")
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
 def test_the_header_states_format_and_size(photo, file_format) -> None:
     header = read_header(encoded(photo, file_format), LIMITS)
     assert (header.format, header.width, header.height) == (file_format, *photo.size)
@@ -127,7 +126,7 @@ def test_a_webp_of_many_chunks_is_refused(photo) -> None:
         read_image_file(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WEBP" + chunks, LIMITS)
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
 def test_trailing_bytes_are_not_counted(photo, file_format) -> None:
     read_image_file(encoded(photo, file_format) + bytes(200_000), LIMITS)
     read_image_file(encoded(photo, file_format) + b"\xff\xda" * 99, LIMITS)

@@ -11,7 +11,6 @@ from eulerlora_client.monitoring import (
     Outcome,
     Promise,
     check_decided_by,
-    lesion_outcome,
     log_capital,
     outcome_summary,
     read_outcomes,
@@ -64,7 +63,7 @@ def written(path: Path, *rows: dict[str, str]) -> Path:
 def test_a_lesion_has_the_least_outcome_of_its_assessed_images(
     dispositions: list[str | None], expected: LesionOutcome
 ) -> None:
-    assert lesion_outcome(map(image, dispositions)) is expected
+    assert target_lesions(map(image, dispositions), ("mel",)) == [expected]
 
 
 def test_a_lesion_counts_once_with_all_its_images() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.cluster import KMeans
 
-from eulerlora.images.files import read_pixels
+from eulerlora.images.files import read_image
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.uncertainty import Uncertainty
@@ -85,7 +85,7 @@ def read_candidates(
     def inputs() -> Iterator[tuple[torch.Tensor, int]]:
         for file in remaining:
             try:
-                pixels = read_pixels(file, str(file))
+                pixels = read_image(file, str(file)).pixels
             except ImageError as error:
                 on_failure(str(error))
                 continue

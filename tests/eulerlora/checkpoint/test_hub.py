@@ -39,7 +39,7 @@ def test_a_revision_is_pinned_to_its_commit_and_kept_for_a_machine_without_a_net
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = download(Repository(NAME))
-    assert first.revision == COMMIT
+    assert first.name == COMMIT
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     assert download(Repository(NAME, COMMIT)) == first
 

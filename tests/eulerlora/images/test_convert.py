@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from eulerlora.images.convert import convert_folder
-from eulerlora.images.files import read_pixels
+from eulerlora.images.files import read_image
 from eulerlora_contract.errors import ImageFilesError
 from tests.program import refusal, run
 
@@ -53,13 +53,15 @@ def test_every_picture_is_the_same_and_other_files_are_copied(tmp_path: Path) ->
     assert (out / "labels.csv").read_bytes() == (folder / "labels.csv").read_bytes()
     whole = PIXELS.transpose(2, 0, 1)
     for name in ("a/colour.BMP", "lzw.tif", "alpha.tif"):
-        assert (read_pixels(out / f"{name}.png", name).numpy() == whole).all(), name
+        assert (read_image(out / f"{name}.png", name).pixels.numpy() == whole).all(), name
     for name in ("a/gray.bmp", "wide<.tif", "wide>.tif"):
-        assert (read_pixels(out / f"{name}.png", name).numpy() == whole[0]).all(), name
-    assert (read_pixels(out / "turned.tif.png", "t").numpy() == np.rot90(whole, -1, (1, 2))).all()
+        assert (read_image(out / f"{name}.png", name).pixels.numpy() == whole[0]).all(), name
+    assert (
+        read_image(out / "turned.tif.png", "t").pixels.numpy() == np.rot90(whole, -1, (1, 2))
+    ).all()
     with Image.open(folder / "indexed.tiff") as indexed:
         expected = np.asarray(indexed.convert("RGB")).transpose(2, 0, 1)
-    assert (read_pixels(out / "indexed.tiff.png", "i").numpy() == expected).all()
+    assert (read_image(out / "indexed.tiff.png", "i").pixels.numpy() == expected).all()
     with Image.open(out / "lzw.tif.png") as image:
         assert image.info["icc_profile"] == PROFILE
 
@@ -84,7 +86,7 @@ def test_what_a_png_does_not_keep_is_said(tmp_path: Path) -> None:
     (tmp_path / "in" / "deep.tif").write_bytes(deep_tiff())
     (change,) = convert_folder(tmp_path / "in", tmp_path / "out").changes
     assert change.startswith("deep.tif") and "16 bits" in change
-    pixels = read_pixels(tmp_path / "out" / "deep.tif.png", "deep")
+    pixels = read_image(tmp_path / "out" / "deep.tif.png", "deep").pixels
     assert (pixels.numpy() == PIXELS.transpose(2, 0, 1)).all()
 
 

@@ -1,4 +1,4 @@
-"""eulerlora.images.files: listing of image files, and their pixels."""
+"""eulerlora.images.files: what people give as images, and its pixels."""
 
 from io import BytesIO
 from pathlib import Path
@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from eulerlora.images.decode import jpeg_reduction
-from eulerlora.images.files import read_pixels, unread_file
-from eulerlora.model import EulerLoRA, rgb_images
+from eulerlora.images.files import read_image, rgb_images, unread_file
+from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import ImageError
 from tests.damaged_images import contradictory_images
 
@@ -55,7 +55,7 @@ def test_an_opened_jpeg_that_was_not_read_is_reduced_like_its_file(tmp_path: Pat
     opened = Image.open(path)
     assert unread_file(opened) == path
     (rgb,) = rgb_images([opened], 64)
-    assert torch.equal(rgb.pixels, read_pixels(path, "image", 64))
+    assert torch.equal(rgb.pixels, read_image(path, "image", 64).pixels)
     assert opened.size == (1920, 1440)  # the user's image is as before
 
 
@@ -75,13 +75,13 @@ def test_an_image_that_was_read_or_changed_is_not_read_from_its_file_again(tmp_p
 def test_files_of_other_formats_are_not_reduced(tmp_path: Path) -> None:
     path = tmp_path / "image.png"
     Image.new("RGB", (1920, 1440)).save(path)
-    assert read_pixels(path, "image", 64).shape == (3, 1440, 1920)
+    assert read_image(path, "image", 64).pixels.shape == (3, 1440, 1920)
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
 def test_other_content_is_an_error_that_begins_with_the_name(content: bytes) -> None:
     with pytest.raises(ImageError, match=r"^lesion 7: ") as caught:
-        read_pixels(BytesIO(content), "lesion 7")
+        read_image(content, "lesion 7")
     assert "0x" not in str(caught.value)  # a memory address
 
 
@@ -90,7 +90,7 @@ def test_contradictory_files_are_an_image_or_an_image_error_with_the_name() -> N
     refused = 0
     for content in contradictory_images():
         try:
-            assert read_pixels(BytesIO(content), "lesion 7").shape == (3, 32, 32)
+            assert read_image(content, "lesion 7").pixels.shape == (3, 32, 32)
         except ImageError as error:
             refused += 1
             assert str(error).startswith("lesion 7: ")

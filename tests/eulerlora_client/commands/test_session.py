@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eulerlora_client.client import TriageOptions
-from eulerlora_client.commands.session import print_table, summary, triage
+from eulerlora_client.commands.session import Session, print_table, summary, triage
 from eulerlora_client.report.ranking import TriageRow, ranked
 from eulerlora_contract.answers import Disposition, Reason, TriageResult
 from eulerlora_contract.policy.policy import Policy
@@ -42,7 +42,8 @@ def rows_of(
     files: list[Path], client: FakeClient, max_bytes: int = MEGABYTE, policy: Policy | None = None
 ) -> list[TriageRow]:
     async def all_rows() -> list[TriageRow]:
-        run = triage(files, client, OPTIONS, policy, max_bytes, 1)  # type: ignore[arg-type]
+        session = Session("", None, policy, OPTIONS, concurrency=1, strip_metadata=False)
+        run = triage(session, client, files, max_bytes)  # type: ignore[arg-type]
         return [row async for row in run]
 
     return asyncio.run(all_rows())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from eulerlora.images.files import read_pixels
+from eulerlora.images.files import read_image
 from eulerlora_client.report.html import MAX_BYTES, MAX_SIDE_PX, Thumbnail, thumbnail_of
 from tests.damaged_images import contradictory_images, png_chunk
 from tests.icc_profiles import PROPHOTO, rgb_profile
@@ -67,7 +67,7 @@ def test_the_colours_are_those_of_the_picture_in_srgb(tmp_path: Path) -> None:
         png[:33] + png_chunk(b"gAMA", struct.pack(">I", 100_000)) + png[33:]
     )
     for name in ("profile.png", "gamma.png"):
-        level = int(read_pixels(tmp_path / name, name)[0, 0, 0])
+        level = int(read_image(tmp_path / name, name).pixels[0, 0, 0])
         assert level not in (100, 156)
         small = np.asarray(opened(thumbnail_of(tmp_path / name)))
         assert np.abs(small.astype(int) - level).max() <= 2
