@@ -34,7 +34,7 @@ from training.calibration.heads import (
     refit_heads,
     with_changed_heads,
 )
-from training.calibration.parts import MIN_HEADS
+from training.calibration.site import MIN_HEADS
 from training.calibration.thresholds import group_means, image_nll
 from training.data.local_images import LabelNames, read_local_images
 from training.evaluation.inference import predict_all

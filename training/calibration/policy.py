@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from tomlkit.items import InlineTable
 
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.answers import Disposition, Reason, TargetClasses
@@ -362,13 +363,8 @@ def entropy_threshold(entropy: Floats, share: float) -> float:
 
 @dataclass(frozen=True)
 class PolicyFile:
-    """A policy and its text, whose comments stay when thresholds change.
+    """A policy and its text, whose comments stay when thresholds change."""
 
-    Attributes:
-        name: In errors.
-    """
-
-    name: str
     text: str
     policy: Policy
 
@@ -389,7 +385,7 @@ class PolicyFile:
                 **target.model_dump(), routine=policy.target.routine, urgent=policy.target.urgent
             )
             policy = policy.model_copy(update={"target": rules})
-        return cls(name, text, policy)
+        return cls(text, policy)
 
     def fitted(self, fit: PolicyFit) -> Policy:
         """Returns the next version of the policy, with fitted thresholds and without evidence."""
@@ -701,7 +697,7 @@ def measure_archive(
 
 
 def evidence_of(
-    model: EulerLoRA,
+    model: EulerLoRA | Checkpoint,
     options: Options,
     fit: PolicyFit,
     data: str,
@@ -724,7 +720,7 @@ def evidence_of(
     return Evidence(
         model=model.config.name,
         revision=model.revision,
-        precision=model.precision,
+        precision=options.precision,
         mode=options.mode,
         samples=options.samples,
         views=options.views,

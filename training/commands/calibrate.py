@@ -422,7 +422,7 @@ def site_fit_command(
         predictive_value=predictive_value,
         coverage=CoverageSettings(coverage, always_include_rare),
         mode=mode,
-        samples=samples,
+        samples=samples or DEFAULT_SAMPLES,
         policy=PolicyFile.read(policy, _target(config, target, target_name, policy)),
         hold_out=hold_out,
         precision=precision,

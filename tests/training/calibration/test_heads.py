@@ -50,7 +50,7 @@ SETTINGS = SiteSettings(
     coverage=CoverageSettings((0.8,), always_include_rare=True),
     mode="stoch",
     samples=2,
-    policy=PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml")),
+    policy=PolicyFile(TEXT, parse_policy(TEXT, "own.toml")),
     hold_out=0.5,
 )
 

@@ -52,7 +52,7 @@ from training.evaluation.prediction_sets import Lesions
 
 CPU = "cpu"
 TEXT = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
-POLICY = PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml"))
+POLICY = PolicyFile(TEXT, parse_policy(TEXT, "own.toml"))
 SETTINGS = SiteSettings(
     sensitivity=0.75,
     predictive_value=0.5,
