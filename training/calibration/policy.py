@@ -83,7 +83,7 @@ Names = NDArray[np.str_]
 
 
 def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDArray[Any]:
-    """Returns one value for each lesion, from the values of its images.
+    """One value for each lesion, from the values of its images.
 
     Args:
         values: (n,), n > 0.
@@ -97,7 +97,7 @@ def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDAr
 
 
 def fit_routine(critical: Floats, sensitivity: float) -> tuple[float, ThresholdEvidence]:
-    """Returns the highest threshold whose lower bound reaches `sensitivity`, and its evidence.
+    """The highest threshold whose lower bound reaches `sensitivity`, and its evidence.
 
     `critical`: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
     without a miss. It is rounded down to four significant digits, so that rounding of scores
@@ -117,7 +117,7 @@ def fit_routine(critical: Floats, sensitivity: float) -> tuple[float, ThresholdE
 
 
 def urgent_sample_size(predictive_value: float) -> int:
-    """Returns the number of lesions at the first urgent threshold that is tested; 20 for 0.5.
+    """The number of lesions at the first urgent threshold that is tested; 20 for 0.5.
 
     It is four times the number that establishes the predictive value without an exception. With
     fewer lesions, chance would often end the sequence at its first threshold.
@@ -128,7 +128,7 @@ def urgent_sample_size(predictive_value: float) -> int:
 def fit_urgent(
     scores: Floats, target: Bools, predictive_value: float, routine: float
 ) -> float | None:
-    """Returns the lowest threshold that is established to have `predictive_value`, or None.
+    """The lowest threshold that is established to have `predictive_value`, or None.
 
     Learn-then-Test with fixed-sequence testing (Angelopoulos, Bates, Candes, Jordan and Lei,
     arXiv:2110.01052): the thresholds of `URGENT_GRID` are tested in their order, until the exact
@@ -159,13 +159,13 @@ def fit_urgent(
 
 
 def round_down(value: float) -> float:
-    """Returns a positive number rounded down to four significant digits."""
+    """A positive number rounded down to four significant digits."""
     exact = Decimal(value)
     return float(exact.quantize(_unit(exact), ROUND_FLOOR))
 
 
 def round_up(value: float) -> float:
-    """Returns the next larger number with four significant digits; 0.001 for 0."""
+    """The next larger number with four significant digits; 0.001 for 0."""
     exact = Decimal(value)
     rounded = exact.quantize(_unit(exact), ROUND_CEILING)
     return float(rounded if rounded > exact else rounded + _unit(exact))
@@ -220,7 +220,7 @@ def score_images(
     label: str,
     policy: Policy | None = None,
 ) -> PolicyInputs:
-    """Returns a model's scores of labelled images.
+    """A model's scores of labelled images.
 
     `label`: name of the progress bar. `policy`: whose dispositions end the rounds of `auto`; None
     scores all of its samples.
@@ -246,7 +246,7 @@ def policy_inputs(
     images: Sequence[LabelledImage],
     target: TargetClasses,
 ) -> PolicyInputs:
-    """Returns the scores from the summary of a model's predictions for labelled images.
+    """The scores from the summary of a model's predictions for labelled images.
 
     `classes`: of the model. An image without a cluster is a lesion by itself. Images labelled
     OUTSIDE show target lesions of none of the classes.
@@ -307,7 +307,7 @@ def fit_policy(
     predictive_value: float,
     uncertain_share: float = _UNCERTAIN_SHARE,
 ) -> PolicyFit:
-    """Returns the thresholds for a sensitivity to the critical classes and a predictive value.
+    """The thresholds for a sensitivity to the critical classes and a predictive value.
 
     The feature distance has no influence: a lesion counts by its target probability, also if an
     image of it is unfamiliar.
@@ -351,7 +351,7 @@ def fit_policy(
 
 
 def entropy_threshold(entropy: Floats, share: float) -> float:
-    """Returns the lowest threshold that at most a share of the entropies reach, rounded up.
+    """The lowest threshold that at most a share of the entropies reach, rounded up.
 
     `entropy`: (n,) in nats. The value has four significant digits.
     """
@@ -388,7 +388,7 @@ class PolicyFile:
         return cls(text, policy)
 
     def fitted(self, fit: PolicyFit) -> Policy:
-        """Returns the next version of the policy, with fitted thresholds and without evidence."""
+        """The next version of the policy, with fitted thresholds and without evidence."""
         return self.policy.model_copy(
             update={
                 "version": self.policy.version + 1,
@@ -479,7 +479,7 @@ class PolicyMeasurement:
 def measure_policy(
     images: PolicyInputs, policy: Policy, data: str, outside: Sequence[str] = ()
 ) -> PolicyMeasurement:
-    """Returns the performance of a policy's thresholds on images.
+    """The performance of a policy's thresholds on images.
 
     `data`: name of the images. `outside`: their labels of target lesions of none of the model's
     classes.
@@ -498,7 +498,7 @@ def measure_policy(
     urgency = np.select([urgent, unfamiliar, reached], [3, 2, 1], 0)
 
     def lesions(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
-        """Returns the counts of the chosen images' lesions.
+        """The counts of the chosen images' lesions.
 
         `chosen`: (n,), at least one.
         """
@@ -516,13 +516,13 @@ def measure_policy(
         }
 
     def target(chosen: Bools) -> dict[str, Any]:
-        """Returns the evidence on target lesions, which need every image to be seen."""
+        """The evidence on target lesions, which need every image to be seen."""
         counts = lesions(chosen, np.minimum)
         hits = counts["urgent"] + counts["unfamiliar"] + counts["refer"]
         return counts | _share("sensitivity", hits, counts["lesions"])
 
     def shares(chosen: Bools) -> dict[Disposition, Proportion | None]:
-        """Returns the share of the chosen images among those of each disposition."""
+        """The share of the chosen images among those of each disposition."""
         return {
             name: proportion(chosen[flags], cluster_indices(images.lesions[flags].tolist()))
             for name, flags in decided.items()
@@ -555,7 +555,7 @@ def measure_policy(
 
 
 def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ...]:
-    """Returns the evidence by the values of each attribute with two or more, in their order.
+    """The evidence by the values of each attribute with two or more, in their order.
 
     The AUROC of a diagnosis without target lesions, such as one by follow-up, compares its lesions
     with the target lesions of all groups.
@@ -585,7 +585,7 @@ def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ..
 
 
 def _share_of_lesions(flags: Bools, chosen: Bools, lesions: Names) -> IntervalEvidence | None:
-    """Returns the share of the chosen images' lesions with all flags; None without any."""
+    """The share of the chosen images' lesions with all flags; None without any."""
     if not chosen.any():
         return None
     of_lesions = by_lesion(flags[chosen], lesions[chosen], np.logical_and)
@@ -600,7 +600,7 @@ def _share_of_lesions(flags: Bools, chosen: Bools, lesions: Names) -> IntervalEv
 
 
 def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEvidence | None:
-    """Returns the AUROC of the target probability by image, with an interval over lesions."""
+    """The AUROC of the target probability by image, with an interval over lesions."""
     if not (positive.any() and negative.any()):
         return None
     kept = positive | negative
@@ -621,7 +621,7 @@ def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEv
 
 
 def _urgent_evidence(urgent: Bools, target: Bools, lesions: Names) -> UrgentEvidence | None:
-    """Returns the target lesions among those with an urgent image; None without any.
+    """The target lesions among those with an urgent image; None without any.
 
     Each argument is (n,), of images.
     """
@@ -642,7 +642,7 @@ def _share(name: str, hits: int, lesions: int) -> dict[str, Any]:
 
 
 def ranking(images: PolicyInputs) -> Estimates:
-    """Returns how a model orders images, whatever the thresholds, with intervals over lesions.
+    """How a model orders images, whatever the thresholds, with intervals over lesions.
 
     critical_auroc: AUROC of the probability of the critical classes, against all others.
     critical_sensitivity: share of their images that this probability finds at `SPECIFICITY`.
@@ -674,7 +674,7 @@ def measure_archive(
     policy: Policy,
     skip_bad: bool = False,
 ) -> PolicyMeasurement:
-    """Returns the performance of a policy on labelled pictures that had no part in anything.
+    """The performance of a policy on labelled pictures that had no part in anything.
 
     `folder`: of the model's checkpoint, which knows the images of its training. `archive`: a folder
     or tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
@@ -704,7 +704,7 @@ def evidence_of(
     measured: Sequence[PolicyMeasurement],
     in_training: int = 0,
 ) -> Evidence:
-    """Returns the evidence of a fitted policy.
+    """The evidence of a fitted policy.
 
     `data`: name of the images of the fit. `in_training`: those of them that the model was trained
     on; a fit to such images establishes nothing.

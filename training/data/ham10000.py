@@ -148,7 +148,7 @@ class Ham10000(DataSet):
 
 
 def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
-    """Returns the rows in file order, and the class names in order of first appearance.
+    """The rows in file order, and the class names in order of first appearance.
 
     Calls `on_bad` for each row with an unknown `dx`, and skips the row if that returns.
 
@@ -172,7 +172,7 @@ def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], li
 
 
 def _row(cells: Mapping[str, str]) -> Ham10000Row:
-    """Returns a row without its label; the columns of the attributes are optional."""
+    """A row without its label; the columns of the attributes are optional."""
     attributes = {
         DIAGNOSED_BY: _DIAGNOSED_BY.get(cells.get("dx_type") or "", UNKNOWN),
         "sex": cells.get("sex") or UNKNOWN,
@@ -183,7 +183,7 @@ def _row(cells: Mapping[str, str]) -> Ham10000Row:
 
 
 def age_group(years: str) -> str:
-    """Returns the group of an age in years; "unknown" for text that is no number or NaN."""
+    """The group of an age in years; "unknown" for text that is no number or NaN."""
     try:
         age = float(years)
     except ValueError:
@@ -192,7 +192,7 @@ def age_group(years: str) -> str:
 
 
 def split_rows(rows: Sequence[Ham10000Row], split: Split) -> SplitParts[Ham10000Row]:
-    """Returns the parts of a split; stratified, and without a lesion in two parts but for `paper`.
+    """The parts of a split; stratified, and without a lesion in two parts but for `paper`.
 
     lesion: about 70% train, 10% calibration, 20% test. The others as in `parts_of`; but `paper` is
     the paper's image-level 80/20 split, of whose test images 38.7% show a lesion that the train

@@ -41,7 +41,7 @@ class LabelNames:
         return name if name in self.classes else None
 
     def index_of(self, label: str) -> int:
-        """Returns the index of a local label's class; OUTSIDE for one without, or in `outside`."""
+        """The index of a local label's class; OUTSIDE for one without, or in `outside`."""
         name = None if label in self.outside else self.class_of(label)
         return OUTSIDE if name is None else self.classes.index(name)
 
@@ -73,7 +73,7 @@ def read_local_images(
     lesion: re.Pattern[str] | None = None,
     table: LabelTable = _DEFAULT_TABLE,
 ) -> LocalImages:
-    """Returns the labelled pictures of a folder or tar archive; every one of them can be decoded.
+    """The labelled pictures of a folder or tar archive; every one of them can be decoded.
 
     They are labelled as those of a training (`read_labels`); parts are ignored, and copies of a
     class are one group.

@@ -61,7 +61,7 @@ def _usable(folder: Path, part: str, on_bad: OnBad) -> Iterator[tuple[str, Image
 
 
 def _read_table(path: Path) -> dict[str, str]:
-    """Returns a file's first two tab-separated columns.
+    """A file's first two tab-separated columns.
 
     Raises:
         DataError: If either is missing.

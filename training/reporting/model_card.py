@@ -83,7 +83,7 @@ def write_model_card(
 def model_card(
     config: CheckpointConfig, report: Report | None, comparison: str = "", performance: str = ""
 ) -> str:
-    """Returns front matter and Markdown: use, directions and misuse, results (if there is a
+    """Front matter and Markdown: use, directions and misuse, results (if there is a
     report), limits, data, origin.
 
     Comparison and performance are as in `write_model_card`; the performance is the first section.
@@ -112,7 +112,7 @@ def model_card(
 
 
 def site_sections(config: CheckpointConfig) -> list[Section]:
-    """Returns the section on local pictures, or an empty list if nothing was fitted on such."""
+    """The section on local pictures, or an empty list if nothing was fitted on such."""
     site = config.provenance.get("site")
     return [] if site is None else [("Site calibration", _site_calibration(site))]
 
@@ -220,7 +220,7 @@ def _demote_headings(text: str) -> str:
 
 
 def _training_facts(config: CheckpointConfig) -> str:
-    """Returns a Markdown list: recipe, hardware, steps and time of adapters and backbone."""
+    """A Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
     if _trained_elsewhere(config):
         trained = f"Adapters: trained elsewhere ({_source(facts['imported'])}); settings, steps "
@@ -236,19 +236,19 @@ def _training_facts(config: CheckpointConfig) -> str:
 
 
 def _trained_elsewhere(config: CheckpointConfig) -> bool:
-    """Returns True for adapters of PEFT's folders or of one's own loop."""
+    """True for adapters of PEFT's folders or of one's own loop."""
     return "imported" in config.provenance
 
 
 def _source(imported: Mapping[str, Any]) -> str:
-    """Returns where adapters come from, by the provenance of `config_of`."""
+    """Where adapters come from, by the provenance of `config_of`."""
     return {"adapt": "in a loop on `eulerlora.adapt`", "peft": "with PEFT"}[imported["format"]]
 
 
 def _reproduction_steps(
     config: CheckpointConfig, report: Report | None, compared: bool, measured: bool = False
 ) -> str:
-    """Returns the commands that reproduce backbone, checkpoint, results and card.
+    """The commands that reproduce backbone, checkpoint, results and card.
 
     Of a checkpoint that was trained elsewhere, those of results and card.
 
@@ -277,7 +277,7 @@ def _reproduction_steps(
 
 
 def _training_steps(config: CheckpointConfig) -> tuple[list[str], str]:
-    """Returns the commands that train backbone and checkpoint, and what their words stand for."""
+    """The commands that train backbone and checkpoint, and what their words stand for."""
     recipe = config.provenance["recipe"]
     lines = [f"git checkout {config.provenance['commit']}"]
     extra_arguments: list[str] = []
@@ -307,7 +307,7 @@ def _tolerances(config: CheckpointConfig) -> Iterator[str]:
 
 
 def _site_calibration(site: Mapping[str, Any]) -> str:
-    """Returns Markdown on the local pictures that the thresholds were fitted on.
+    """Markdown on the local pictures that the thresholds were fitted on.
 
     Args:
         site: `provenance["site"]`, written by `eulerlora site fit`.
@@ -330,13 +330,13 @@ def _site_calibration(site: Mapping[str, Any]) -> str:
 
 
 def pretraining(config: CheckpointConfig) -> Provenance | None:
-    """Returns the backbone's provenance from `eulerlora pretrain`, or None for other backbones."""
+    """The backbone's provenance from `eulerlora pretrain`, or None for other backbones."""
     origin = config.backbone.provenance
     return origin if "stages" in origin else None
 
 
 def _is_whole_network(config: CheckpointConfig) -> bool:
-    """Returns True if all weights of the network were trained, not adapters alone."""
+    """True if all weights of the network were trained, not adapters alone."""
     return config.provenance.get("recipe", {}).get("whole_network") is not None
 
 
@@ -392,7 +392,7 @@ def _command(
     seed: int | None,
     extra_arguments: Sequence[str],
 ) -> str:
-    """Returns a training command line; extra_arguments replace an override of the backbone.
+    """A training command line; extra_arguments replace an override of the backbone.
 
     A packaged recipe has its path in the checkout, because names alone need a later commit.
     """

@@ -62,7 +62,7 @@ def heads_of(seed: int) -> AdapterHeads:
 
 
 def outputs_of(heads: AdapterHeads, inputs: Tensor) -> Trajectories:
-    """Returns what a network with these heads gives, from (n, adapters, samples, width)."""
+    """What a network with these heads gives, from (n, adapters, samples, width)."""
     adapter = torch.arange(ADAPTERS).repeat_interleave(SAMPLES).repeat(len(inputs))
     logits = heads(inputs.float().flatten(0, 2), adapter).detach().double()
     features = torch.cat([F.normalize(inputs, dim=-1), torch.ones_like(inputs)], dim=-1)
@@ -71,7 +71,7 @@ def outputs_of(heads: AdapterHeads, inputs: Tensor) -> Trajectories:
 
 
 def site(count: int, seed: int, classes: int = 3) -> tuple[Tensor, Tensor]:
-    """Returns inputs whose first elements are high for their label, and labels."""
+    """Inputs whose first elements are high for their label, and labels."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % classes
     noise = torch.randn(count, ADAPTERS, SAMPLES, WIDTH, generator=generator, dtype=torch.float64)
@@ -137,7 +137,7 @@ def test_a_lesion_counts_once_and_is_not_in_the_fit_of_its_own_outputs() -> None
 
 @pytest.fixture(scope="module")
 def local() -> LocalImages:
-    """Returns pictures whose colour is their class, of 150 lesions."""
+    """Pictures whose colour is their class, of 150 lesions."""
     generator = torch.Generator().manual_seed(0)
     images = [
         LabelledImage(

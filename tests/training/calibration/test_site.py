@@ -201,7 +201,7 @@ def test_no_lesion_is_fitted_and_measured_and_none_is_lost() -> None:
 
 
 def overconfident(lesions: int, factor: float) -> tuple[Tensor, Tensor]:
-    """Returns log-probabilities (n, 1, 3) of calibrated logits times `factor`, and labels."""
+    """Log-probabilities (n, 1, 3) of calibrated logits times `factor`, and labels."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(lesions, 3, generator=generator, dtype=torch.float64)
     labels = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
@@ -242,7 +242,7 @@ CLASSES, WIDTH = 3, 4
 
 
 def features_of(labels: Tensor, seed: int) -> Tensor:
-    """Returns (n, WIDTH) features around a mean for each class."""
+    """(n, WIDTH) features around a mean for each class."""
     noise = torch.randn(len(labels), WIDTH, generator=torch.Generator().manual_seed(seed))
     return noise + 5 * torch.eye(CLASSES, WIDTH)[labels]
 
@@ -299,7 +299,7 @@ NEVUS = ("--class", "nevus=nv")
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    """Returns the packaged policy, changed to the classes of the tiny checkpoint."""
+    """The packaged policy, changed to the classes of the tiny checkpoint."""
     path = tmp_path / "own.toml"
     text = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
     path.write_text(f"# ours\n{text}")

@@ -45,7 +45,7 @@ from training.evaluation.report_schema import OodSetFacts, Subset
 
 
 def labelled(folder: Path, labels: Sequence[int]) -> list[LabelledImage]:
-    """Returns labelled images; two form a cluster, and every second one has the kind "b".
+    """Labelled images; two form a cluster, and every second one has the kind "b".
 
     All have the same site.
     """
@@ -68,7 +68,7 @@ def dataset(model: EulerLoRA, test: Sequence[LabelledImage]) -> ImageParts:
 
 
 def with_target(folder: Path) -> EulerLoRA:
-    """Returns the model with all classes but the first one as its target."""
+    """The model with all classes but the first one as its target."""
     checkpoint = load_checkpoint(folder)
     names = tuple(label.name for label in checkpoint.config.classes[1:])
     target = TargetClasses.model_validate({"name": "target", "classes": names})
@@ -268,7 +268,7 @@ def predictions(
     msp: list[float], partition: list[float], distance: list[float],
     thresholds: Threshold | None = THRESHOLDS,
 ) -> Summary:  # fmt: skip
-    """Returns predictions of two classes with these scores; partition: log-sum-exp of logits."""
+    """Predictions of two classes with these scores; partition: log-sum-exp of logits."""
     first = torch.tensor(msp, dtype=torch.float64)
     features = torch.tensor([[value, 0.0] for value in distance])
     logits = torch.stack([first, 1 - first], dim=1).log()
