@@ -42,10 +42,10 @@ from training.evaluation.intervals import Bools, Floats, Ints
 from training.recipe.archives import read_archive_labels
 from training.reporting.tables import markdown_table
 
-ARCHIVES = ("ph2", "pad-ufes-20")
+_ARCHIVES = ("ph2", "pad-ufes-20")
 LESIONS = (20, 50, 100, 200)
-SPLITS = 20
-HOLD_OUT, SENSITIVITY = 0.5, 0.95
+_SPLITS = 20
+_HOLD_OUT, _SENSITIVITY = 0.5, 0.95
 ARMS = ("thresholds only", "refitted", "site fit")
 METRICS = ("malignant AUROC", "melanoma AUROC", "specificity", "NLL")
 
@@ -144,7 +144,7 @@ class Study:
     def site_fit(self, local: Archive, generator: np.random.Generator) -> HeadChange | None:
         """The change that `site fit --hold-out` keeps, or None."""
         order = generator.permutation(np.unique(local.lesions))
-        measured = np.isin(local.lesions, order[: math.ceil(HOLD_OUT * len(order))])
+        measured = np.isin(local.lesions, order[: math.ceil(_HOLD_OUT * len(order))])
         held_out, fitted = local.images(measured), local.images(~measured)
         if len(np.unique(fitted.lesions)) < MIN_HEADS:
             return None
@@ -179,15 +179,15 @@ class Study:
 
 
 def specificity(scores: Floats, positive: Bools) -> float:
-    """The share of others below the highest threshold that finds `SENSITIVITY` of the positives."""
+    """The share of others below the highest threshold that finds `_SENSITIVITY` of these."""
     ranked = np.sort(scores[positive])
-    threshold = ranked[math.floor((1 - SENSITIVITY) * len(ranked) + 1e-9)]
+    threshold = ranked[math.floor((1 - _SENSITIVITY) * len(ranked) + 1e-9)]
     return float((scores[~positive] < threshold).mean())
 
 
 def results(study: Study, archive: Archive) -> Iterator[dict[str, Any]]:
     """Yields the metrics of every split, number of lesions and arm."""
-    for split in range(SPLITS):
+    for split in range(_SPLITS):
         generator = np.random.default_rng(split)
         patients = generator.permutation(np.unique(archive.patients))
         half = np.isin(archive.patients, patients[: len(patients) // 2])
@@ -301,7 +301,7 @@ def main() -> None:
     study = Study.of_default()
     found = {
         name: summary(list(results(study, read_archive(name, options.data, options.cache))))
-        for name in ARCHIVES
+        for name in _ARCHIVES
     }
     lines = ",\n".join(
         f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, rows)) + "\n ]"

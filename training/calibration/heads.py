@@ -27,9 +27,9 @@ from training.calibration.thresholds import group_means, image_nll, lowest_nll_t
 from training.data.splits import SPLIT_SEED
 from training.evaluation.intervals import CONFIDENCE, Floats, Ints
 
-PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, math.inf)
+_PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, math.inf)
 """To choose from; the loss is a sum over lesions. The last one changes the factor alone."""
-FOLDS = 5
+_FOLDS = 5
 _FACTOR_PENALTY = 1.0
 _MAX_ITERATIONS = 200
 
@@ -125,18 +125,18 @@ def refit_heads(
             fit, and the NLL is that of the first.
         heads: That gave them.
         labels: (n,).
-        groups: (n,), at least FOLDS; each counts once, and they stay together.
+        groups: (n,), at least _FOLDS; each counts once, and they stay together.
         temperature: By which the logits are divided; the penalty is relative to it.
     """
     rows, outputs = _Rows.of(modes, heads, labels, groups), modes[0]
     folds = list(
-        GroupKFold(FOLDS, shuffle=True, random_state=SPLIT_SEED).split(groups, groups=groups)
+        GroupKFold(_FOLDS, shuffle=True, random_state=SPLIT_SEED).split(groups, groups=groups)
     )
     cross_fitted = {
         penalty: [
             (held_out, _fit(rows.images(rest), penalty, temperature)) for rest, held_out in folds
         ]
-        for penalty in PENALTIES
+        for penalty in _PENALTIES
     }
 
     present = labels.unique()
@@ -146,7 +146,7 @@ def refit_heads(
         among, true = _among(present, changed.flat_log_probabilities, labels)
         return float(group_means(image_nll(among, true, 1.0), groups).mean())
 
-    best = min(PENALTIES, key=nll)
+    best = min(_PENALTIES, key=nll)
     return HeadFit(_fit(rows, best, temperature), best, cross_fitted[best])
 
 

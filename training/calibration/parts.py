@@ -15,7 +15,7 @@ from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, markdown_table
 
 FEATURES, OOD = "feature means", "OOD thresholds"
-ROUTINE, URGENT = "routine threshold", "urgent threshold"
+ROUTINE, _URGENT = "routine threshold", "urgent threshold"
 
 
 @dataclass(frozen=True)
@@ -124,4 +124,4 @@ def target_parts(
     unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
     yield FittedPart(ROUTINE, 1, critical, unit)
     yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss")
-    yield FittedPart(URGENT, urgent_sample_size(predictive_value), total, units)
+    yield FittedPart(_URGENT, urgent_sample_size(predictive_value), total, units)

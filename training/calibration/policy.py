@@ -72,7 +72,7 @@ from training.evaluation.metrics import auroc, sensitivity_at_specificity
 from training.recipe.archives import ArchiveLabels, described
 from training.reporting.tables import cell
 
-SIGNIFICANT_DIGITS = 4
+_SIGNIFICANT_DIGITS = 4
 _UNCERTAIN_SHARE = 0.05
 """Default share of the images that may reach the entropy threshold."""
 
@@ -172,7 +172,7 @@ def round_up(value: float) -> float:
 
 
 def _unit(value: Decimal) -> Decimal:
-    return Decimal(1).scaleb(value.adjusted() - SIGNIFICANT_DIGITS + 1)
+    return Decimal(1).scaleb(value.adjusted() - _SIGNIFICANT_DIGITS + 1)
 
 
 @dataclass(frozen=True)
@@ -427,7 +427,7 @@ def _inline(content: Mapping[str, Any]) -> InlineTable:
     return table
 
 
-SPECIFICITY = 0.9
+_SPECIFICITY = 0.9
 """Specificity, by image, at which the sensitivity of the ranking is stated."""
 
 
@@ -469,7 +469,7 @@ class PolicyMeasurement:
             },
             "referral rate, without image quality": f"{self.evidence.referral_rate:.3f}",
             "AUROC, critical": cell(self.ranking["critical_auroc"]),
-            f"sensitivity, critical, at a specificity of {SPECIFICITY:.2f}": cell(
+            f"sensitivity, critical, at a specificity of {_SPECIFICITY:.2f}": cell(
                 self.ranking["critical_sensitivity"]
             ),
             "AUROC, target": cell(self.ranking["target_auroc"]),
@@ -645,7 +645,7 @@ def ranking(images: PolicyInputs) -> Estimates:
     """How a model orders images, whatever the thresholds, with intervals over lesions.
 
     critical_auroc: AUROC of the probability of the critical classes, against all others.
-    critical_sensitivity: share of their images that this probability finds at `SPECIFICITY`.
+    critical_sensitivity: share of their images that this probability finds at `_SPECIFICITY`.
     target_auroc: AUROC of the probability of the target classes against the others.
     Target lesions of none of the model's classes are left out.
     """
@@ -657,7 +657,7 @@ def ranking(images: PolicyInputs) -> Estimates:
         return {
             "critical_auroc": auroc(critical_scores, critical, weights),
             "critical_sensitivity": sensitivity_at_specificity(
-                SPECIFICITY, critical_scores, critical, weights
+                _SPECIFICITY, critical_scores, critical, weights
             ),
             "target_auroc": auroc(scores, target, weights),
         }

@@ -95,7 +95,7 @@ from training.recipe.schema import CALIBRATED_SAMPLES
 from training.reporting.charts import RELIABILITY
 from training.reporting.model_card import site_sections
 
-HEADS, TEMPERATURE = "heads", "temperature"
+_HEADS, _TEMPERATURE = "heads", "temperature"
 
 MIN_HEADS = 50
 """Lesions to refit heads to. With 25 simulated ones (HAM10000, a colour cast) the AUROC fell."""
@@ -246,13 +246,13 @@ def _with_temperature(fit: _SiteFit, chosen: Mode, samples: int) -> _SiteFit:
     A checkpoint that samples views has a temperature for each mode.
     """
     config, temperatures = fit.config, dict(fit.config.temperatures)
-    if fit.parts[TEMPERATURE].met:
+    if fit.parts[_TEMPERATURE].met:
         fits = {
             mode: fit.outputs.temperature(mode, samples)
             for mode in (MODES if config.views > 1 else (chosen,))
         }
         temperatures = {mode: fits.get(mode, fits[chosen]).temperature for mode in MODES}
-        fit = fit.with_result(TEMPERATURE, "; ".join(scaling.summary for scaling in fits.values()))
+        fit = fit.with_result(_TEMPERATURE, "; ".join(scaling.summary for scaling in fits.values()))
     det, stoch = temperatures["det"], temperatures["stoch"]
     update: dict[str, object] = {
         "temperature": det,
@@ -459,7 +459,7 @@ def calibrate_site(
     samples = [*CALIBRATED_SAMPLES, settings.samples]
     outputs = CalibrationOutputs.of(model, images, data, samples)
     start = _SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
-    trained = _training_images(source, images) if held_out and parts[HEADS].met else b""
+    trained = _training_images(source, images) if held_out and parts[_HEADS].met else b""
 
     def fitted(fit: _SiteFit) -> Checkpoint:
         facts = {  # without a date, so that a second fit has the same revision
@@ -506,10 +506,10 @@ def calibrate_site(
         results["before"] = _measure_site(old, held_out, options, before, held_out_name)
         results["after"] = measure(fit)
     refit = None
-    if parts[HEADS].met:
+    if parts[_HEADS].met:
         refit = _with_refitted_heads(start, checkpoint.network.heads, settings)
     if isinstance(refit, str):
-        fit = fit.with_result(HEADS, refit)
+        fit = fit.with_result(_HEADS, refit)
     elif refit is not None:
         with_heads = _fit_site(refit, settings)
         results["new heads"] = measure(with_heads)
@@ -518,7 +518,7 @@ def calibrate_site(
             fit = with_heads
             results["thresholds only"] = results["after"]
             results["after"] = results.pop("new heads")
-        fit = fit.with_result(HEADS, f"{'refitted' if helps else 'not refitted'}: {result}")
+        fit = fit.with_result(_HEADS, f"{'refitted' if helps else 'not refitted'}: {result}")
     written, new_policy = fitted(fit), policy_of(fit)
     if fit.policy_fit is not None and new_policy is not None:
         after = results.get("after")
@@ -589,8 +589,8 @@ def _site_parts(
     critical = sum(lesions.get(name, 0) for name in target.critical.classes)
     required = settings.sensitivity, settings.predictive_value
     listed = [
-        FittedPart(HEADS, MIN_HEADS, total, units),
-        FittedPart(TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class"),
+        FittedPart(_HEADS, MIN_HEADS, total, units),
+        FittedPart(_TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class"),
         FittedPart(FEATURES, _MIN_FEATURES, total, units),
         FittedPart(OOD, _MIN_OOD, total, units),
         *(

@@ -90,7 +90,7 @@ _SIMILAR = 0.995
 Copies of 501 images of HAM10000 in half the size, or as JPEG of quality 50, have at least 0.996;
 among 50 million pairs of images of different lesions, none has more than 0.992.
 """
-CHUNK = 1024
+_CHUNK = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +205,8 @@ def _similar(placed: Sequence[PlacedImage], thumbnails: Tensor) -> Iterator[Pair
     classes = torch.tensor([entry.image.label for entry in placed])
     names = list(dict.fromkeys(entry.part for entry in placed))
     parts = torch.tensor([names.index(entry.part) for entry in placed])
-    for start in range(0, len(placed), CHUNK):
-        rows = slice(start, start + CHUNK)
+    for start in range(0, len(placed), _CHUNK):
+        rows = slice(start, start + _CHUNK)
         similar = thumbnails[rows] @ thumbnails[start:].T > _SIMILAR
         similar &= (classes[rows, None] != classes[start:]) | (parts[rows, None] != parts[start:])
         for first, second in similar.triu(1).nonzero().tolist():

@@ -24,14 +24,14 @@ from training.data.images import (
 from training.data.splits import SPLIT_SEED, Part, Split, SplitParts, parts_of
 
 METADATA = "HAM10000_metadata.csv"
-FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
+_FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
 _ARCHIVE_PATTERN = "ham10000*.tar*"
 _FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
 """Folds of the images that are in no earlier part, by lesion except in the split `paper`; one of
 them is the part.
 """
 
-DESCRIPTIONS = {
+_DESCRIPTIONS = {
     "akiec": "actinic keratosis or intraepithelial carcinoma (Bowen's disease)",
     "bcc": "basal cell carcinoma",
     "bkl": "benign keratosis-like lesion (solar lentigo, seborrheic keratosis, lichen planus-like)",
@@ -143,7 +143,7 @@ class Ham10000(DataSet):
             ]
             for part, members in parts.items()
         }
-        classes = tuple(ClassName(name=name, description=DESCRIPTIONS[name]) for name in names)
+        classes = tuple(ClassName(name=name, description=_DESCRIPTIONS[name]) for name in names)
         return ImageParts(f"{self.title}, {split} split", classes, labelled)
 
 
@@ -162,11 +162,11 @@ def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], li
         raise DataError(f"{path}: expected the metadata of HAM10000 ({error!r})") from error
     known = []
     for number, (row, dx) in enumerate(table, start=1):
-        if dx in DESCRIPTIONS:
+        if dx in _DESCRIPTIONS:
             known.append((row, dx))
         else:
             name = f"{METADATA} row {number} ({row.image_id})"
-            on_bad(name, f"expected dx to be one of {', '.join(DESCRIPTIONS)}, got {dx!r}")
+            on_bad(name, f"expected dx to be one of {', '.join(_DESCRIPTIONS)}, got {dx!r}")
     names = list(dict.fromkeys(dx for _, dx in known))
     return [replace(row, label=names.index(dx)) for row, dx in known], names
 
@@ -221,11 +221,11 @@ def _lesion_fold(
 
 
 def _decoded_by_id(folder: Path) -> DecodedImages:
-    paths = [folder / name for name in FOLDERS if (folder / name).is_dir()]
+    paths = [folder / name for name in _FOLDERS if (folder / name).is_dir()]
     paths = paths or sorted(folder.glob(_ARCHIVE_PATTERN))[:1]
     if not paths:
         raise DataError(
-            f"{folder}: expected images of HAM10000 in {', '.join(FOLDERS)} or "
+            f"{folder}: expected images of HAM10000 in {', '.join(_FOLDERS)} or "
             f"{_ARCHIVE_PATTERN}, got none"
         )
     decoded = [decoded_images(path) for path in paths]

@@ -177,7 +177,7 @@ def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
     return [items[index * len(items) // count] for index in range(count)]
 
 
-SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 def load(dataset: Dataset[Any], workers: int, **options: Any) -> Iterator[Any]:
@@ -188,7 +188,7 @@ def load(dataset: Dataset[Any], workers: int, **options: Any) -> Iterator[Any]:
     Workers therefore ignore SIGINT, and SIGTERM unless this process sends it.
     """
     loader = DataLoader(dataset, num_workers=workers, worker_init_fn=_obey_parent, **options)
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which workers inherit
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # which workers inherit
     try:
         batches = iter(loader)
     finally:
@@ -202,7 +202,7 @@ def _obey_parent(_worker: int) -> None:
 
     def wait() -> None:
         while True:
-            received = signal.sigwaitinfo(SIGNALS)
+            received = signal.sigwaitinfo(_SIGNALS)
             if received.si_signo == signal.SIGTERM and received.si_pid == parent:
                 os._exit(0)
 
