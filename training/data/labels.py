@@ -327,7 +327,7 @@ def _checked_classes(labels: Labels, expected: Collection[str], whole: bool = Fa
             f"{_layout_hint(labels)}{_notes(labels)}"
         )
     _check_known(labels, classes)
-    divided = _without_parts(labels) if whole else labels
+    divided = without_parts(labels) if whole else labels
     _check_parts(divided, classes)
     _check_groups(divided)
     return classes
@@ -337,7 +337,7 @@ def _notes(labels: Labels) -> str:
     return "".join(f"; {note}" for note in labels.notes)
 
 
-def _without_parts(labels: Labels) -> Labels:
+def without_parts(labels: Labels) -> Labels:
     return replace(labels, rows=[replace(row, part=None) for row in labels.rows])
 
 
@@ -464,7 +464,7 @@ def _with_test_part(labels: Labels) -> Labels:
         return labels
     if stated == {"train"}:
         note = "all images are in train; a fifth of them becomes the test part"
-        rows = [replace(row, part=None) for row in labels.rows]
+        rows = without_parts(labels).rows
     else:
         note = "val is the test part, because no test part is given"
         rows = [
@@ -494,7 +494,7 @@ def split_labels(
     """
     labels = read_labels(path, images, settings.table)
     classes = _checked_classes(labels, settings.classes.keys(), whole)
-    labels = _without_parts(labels) if whole else _with_test_part(labels)
+    labels = without_parts(labels) if whole else _with_test_part(labels)
     labels = with_grouped_copies(labels, images.digests)
     if whole:
         rows = sorted(labels.rows, key=lambda row: row.name)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -10,7 +10,7 @@ from eulerlora_contract.errors import DataError
 from training.data.cache import decoded_images
 from training.data.dataset import LabelTable
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
-from training.data.labels import LABELS, read_labels, with_grouped_copies
+from training.data.labels import LABELS, read_labels, with_grouped_copies, without_parts
 
 _DEFAULT_TABLE = LabelTable()
 _LABEL_OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
@@ -91,8 +91,7 @@ def read_local_images(
     labels = read_labels(path, decoded, table)
     named = lesion is not None and labels.table is None
     unit: Unit = "lesion" if named or any(row.cluster for row in labels.rows) else "image"
-    rows = [replace(row, part=None) for row in labels.rows]
-    labels = with_grouped_copies(replace(labels, rows=rows), decoded.digests)
+    labels = with_grouped_copies(without_parts(labels), decoded.digests)
     _check_labels(path, {row.label for row in labels.rows}, names)
     images = []
     used = [row for row in labels.rows if row.label not in names.ignored]
