@@ -667,7 +667,6 @@ def ranking(images: PolicyInputs) -> Estimates:
 
 def measure_archive(
     model: EulerLoRA,
-    folder: Path,
     archive: Path,
     labels: ArchiveLabels,
     options: Options,
@@ -676,8 +675,8 @@ def measure_archive(
 ) -> PolicyMeasurement:
     """The performance of a policy on labelled pictures that had no part in anything.
 
-    `folder`: of the model's checkpoint, which knows the images of its training. `archive`: a folder
-    or tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
+    `model`: of a stored checkpoint, which knows the images of its training. `archive`: a folder or
+    tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
     """
     names = LabelNames(
         classes=model.classes,
@@ -692,7 +691,8 @@ def measure_archive(
     if labels.table is not None:
         images = described(images, archive, labels.table)
     scored = score_images(model, images, options, policy.target, labels.title, policy)
-    title = named_with_seen(labels.title, folder, local.images)
+    assert model.folder is not None
+    title = named_with_seen(labels.title, model.folder, local.images)
     return measure_policy(scored, policy, title, labels.outside)
 
 

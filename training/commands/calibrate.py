@@ -279,8 +279,7 @@ def policy_fit_command(
     if part != TEST:
         measured.append(measure_policy(scored(TEST, fitted), fitted, named(TEST)))
     measured += [
-        measure_archive(model, checkpoint, path, labels, options, fitted, skip_bad)
-        for path, labels in others
+        measure_archive(model, path, labels, options, fitted, skip_bad) for path, labels in others
     ]
     name = named(part)
     seen = images_in_training(checkpoint, images.parts[part]) or ()

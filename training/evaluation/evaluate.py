@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -112,7 +111,6 @@ def evaluate(
     options: Sequence[Options],
     ood_images: int | None = None,
     others: Sequence[EulerLoRA] = (),
-    folder: Path | None = None,
 ) -> Evaluation:
     """Evaluates a model on a data set's test part, once for each of `options`.
 
@@ -125,8 +123,6 @@ def evaluate(
         options: Of the modes of the report.
         ood_images: At most so many of each set are used, evenly spaced; None for all.
         others: The other members of an ensemble, which answers with the mean over all of them.
-        folder: The model's checkpoint, which has the digests of the images of its training; None
-            if it is not known.
     """
     models = (model, *others)
     shown = images.parts[TEST]
@@ -148,7 +144,7 @@ def evaluate(
         data=f"{images.name}, test part" if len(images.parts) > 1 else images.name,
         images=len(shown),
         clusters=len(set(test.cluster_names)),
-        seen=_seen(folder, shown),
+        seen=_seen(model, shown),
         notes=(*images.notes, *(note for outside in ood for note in outside.notes)),
         target=() if target is None else target.classes,
         ood_sets={
@@ -156,7 +152,7 @@ def evaluate(
                 group=outside.group,
                 generated=outside.generated,
                 used=Subset(len(outside.images), len(whole.images)),
-                seen=_seen(folder, outside.images),
+                seen=_seen(model, outside.images),
                 resembles=resemblance(outside, model.config),
             )
             for outside, whole in zip(used, ood, strict=True)
@@ -166,9 +162,9 @@ def evaluate(
     return Evaluation(report, model.classes, test, sets)
 
 
-def _seen(folder: Path | None, images: Sequence[LabelledImage]) -> int | None:
+def _seen(model: EulerLoRA, images: Sequence[LabelledImage]) -> int | None:
     """How many of the images the training was shown; None if it is not known."""
-    seen = None if folder is None else images_in_training(folder, images)
+    seen = None if model.folder is None else images_in_training(model.folder, images)
     return None if seen is None else len(seen)
 
 

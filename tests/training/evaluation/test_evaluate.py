@@ -204,14 +204,14 @@ def test_a_larger_ood_set_is_reduced_to_evenly_spaced_images(
 
 
 def test_images_of_the_training_are_counted_in_every_set(
-    checkpoint_folder: Path, image_folder: Path, tmp_path: Path
+    checkpoint_copy: Path, image_folder: Path
 ) -> None:
-    model = EulerLoRA.load(checkpoint_folder)
     test, other = labelled(image_folder / "test", [0, 1, 2]), labelled(image_folder / "other", [-1])
     stored = image_digests([*test[3:], *other[:2]]).sort().values
-    save_file({"adapters": stored[:9], "backbone": stored[9:]}, tmp_path / TRAINING_IMAGES_FILE)
-    sets = [OodSet("other", other)]
-    report = evaluate(model, dataset(model, test), sets, [model.options()], folder=tmp_path).report
+    digests = {"adapters": stored[:9], "backbone": stored[9:]}
+    save_file(digests, checkpoint_copy / TRAINING_IMAGES_FILE)
+    model, sets = EulerLoRA.load(checkpoint_copy), [OodSet("other", other)]
+    report = evaluate(model, dataset(model, test), sets, [model.options()]).report
     assert (report.seen, report.ood_sets["other"].seen) == (len(test) - 3, 2)
 
 
