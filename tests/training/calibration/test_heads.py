@@ -26,8 +26,8 @@ from eulerlora.nn.method import AdapterHeads
 from eulerlora.nn.network import predict_images
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
-from eulerlora_contract.policy.policy import default_policy_text, parse_policy
 from tests.conftest import random_network
+from tests.training.calibration.conftest import SETTINGS
 from training.calibration.heads import (
     HeadComparison,
     HeadFit,
@@ -35,23 +35,15 @@ from training.calibration.heads import (
     refit_heads,
     with_changed_heads,
 )
-from training.calibration.policy import PolicyFile
-from training.calibration.site import SiteReport, SiteSettings, calibrate_site
+from training.calibration.site import SiteReport, calibrate_site
 from training.calibration.thresholds import CoverageSettings
 from training.data.copies import image_digests
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
 
 ADAPTERS, SAMPLES, CLASSES, WIDTH = 2, 3, 4, 6
-TEXT = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
-SETTINGS = SiteSettings(
-    sensitivity=0.75,
-    predictive_value=0.5,
-    coverage=CoverageSettings((0.8,), always_include_rare=True),
-    mode="stoch",
-    samples=2,
-    policy=PolicyFile(TEXT, parse_policy(TEXT, "own.toml")),
-    hold_out=0.5,
+HELD_OUT = replace(
+    SETTINGS, coverage=CoverageSettings((0.8,), always_include_rare=True), samples=2, hold_out=0.5
 )
 
 
@@ -169,7 +161,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(source: Path, local: LocalImages, out: Path) -> SiteReport:
-    return calibrate_site(source, local, out, SETTINGS, "cpu")
+    return calibrate_site(source, local, out, HELD_OUT, "cpu")
 
 
 def test_heads_that_help_are_written_and_nothing_else_of_the_weights_changes(
@@ -227,7 +219,7 @@ def test_heads_stay_if_nothing_shows_that_it_helps(
             replace(image, label=local.images[other].label, cluster=None)
             for image, other in zip(images, others, strict=True)
         ]
-    settings = replace(SETTINGS, hold_out=hold_out)
+    settings = replace(HELD_OUT, hold_out=hold_out)
     report = calibrate_site(
         source, replace(local, images=images), tmp_path / "out", settings, "cpu"
     )
