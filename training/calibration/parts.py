@@ -3,7 +3,7 @@
 `eulerlora calibrate`, `policy fit` and `site fit` print it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from eulerlora.checkpoint.config import CheckpointConfig
@@ -33,7 +33,7 @@ class FittedPart:
         return self.available >= self.needed
 
 
-def parts_table(parts: Sequence[FittedPart]) -> str:
+def parts_table(parts: Iterable[FittedPart]) -> str:
     rows = [
         [
             part.part,

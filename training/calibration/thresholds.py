@@ -42,7 +42,6 @@ from eulerlora_contract.sampling import (
     MAX_AUTO_SAMPLES,
     Auto,
     Mode,
-    Options,
     Precision,
 )
 from training.data.images import LabelledImage
@@ -178,10 +177,6 @@ class CalibrationOutputs:
     def labels(self) -> Tensor:
         return torch.tensor([image.label for image in self.images])
 
-    def options(self, config: CheckpointConfig, mode: Mode, samples: int) -> Options:
-        views = config.default_views(mode)
-        return Options(mode, samples, config.sampler, views, self.precision)
-
     def trajectories(self, mode: Mode, samples: int) -> Trajectories:
         """The trajectories of a mode; those of `stoch` with so many samples."""
         return self.det if mode == "det" else self.stoch.first(samples)
@@ -231,7 +226,7 @@ def with_auto_threshold(
     when they are settled. Unchanged without margins, which fewer than `MIN_IMAGES` images do not
     give.
     """
-    options = outputs.options(config, "stoch", MAX_AUTO_SAMPLES)
+    options = config.options("stoch", MAX_AUTO_SAMPLES, precision=outputs.precision)
     rule, compared = config.stopping_rule(outputs.precision), config.threshold(options)
     margins = config.margins or fit_margins(outputs.stoch, distance, rule, outputs.data)
     if margins is None:
@@ -258,10 +253,11 @@ def precision_changes(
     largest = exact.stoch.views.shape[2]
     changes = []
     for mode, samples in _calibrated([min(DEFAULT_SAMPLES, largest)]):
+        stated = None if mode == "det" else samples
         one, other = (
             outputs.trajectories(mode, samples).summary(
                 distance,
-                config.threshold(outputs.options(config, mode, samples)),
+                config.threshold(config.options(mode, stated, precision=outputs.precision)),
             )
             for outputs in (exact, rounded)
         )

@@ -157,21 +157,20 @@ def calibrate_command(
         raise click.UsageError("--auto-only excludes --sampler, --views and --coverage")
     images = checkpoint_dataset(read_config(checkpoint), data, skip_bad, table)
     report_skipped(images)
+    run_on = choose_device(device)
     if auto_only:
-        config = calibrate_auto(checkpoint, images, choose_device(device), precision)
-        click.echo(parts_table(list(calibrated_parts(config))))
-        return
-    settings = CoverageSettings(coverage, always_include_rare)
-    config = calibrate(
-        checkpoint,
-        images,
-        choose_device(device),
-        sampler=sampler,
-        coverage=settings,
-        precision=precision,
-        views=views,
-    )
-    click.echo(parts_table(list(calibrated_parts(config))))
+        config = calibrate_auto(checkpoint, images, run_on, precision)
+    else:
+        config = calibrate(
+            checkpoint,
+            images,
+            run_on,
+            sampler=sampler,
+            coverage=CoverageSettings(coverage, always_include_rare),
+            precision=precision,
+            views=views,
+        )
+    click.echo(parts_table(calibrated_parts(config)))
 
 
 @click.command(
@@ -259,8 +258,8 @@ def policy_fit_command(
     others = _archives(archives)
     model = EulerLoRA.load(checkpoint, device, precision)
     options = model.options(mode, samples)
-    start = (policy, None) if policy.exists() else (None, model.config.target)
-    file = PolicyFile.read(*start)
+    exists = policy.exists()
+    file = PolicyFile.read(policy) if exists else PolicyFile.read(None, model.config.target)
     target = file.policy.target
     images = checkpoint_dataset(model.config, data, skip_bad, table)
     report_skipped(images)
@@ -287,7 +286,7 @@ def policy_fit_command(
     fitted = fitted.model_copy(update={"evidence": evidence})
     file.write(policy, fitted)
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
-    click.echo(f"{parts_table(list(policy_parts(fit)))}\n")
+    click.echo(f"{parts_table(policy_parts(fit))}\n")
     if (shown := performance(fitted)) is not None:
         click.echo(f"{shown.markdown}\n")
     if measured:
