@@ -266,8 +266,9 @@ def table(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Draws the metrics of mode stoch against the number of lesions, with the quantiles."""
-    style = {"svg.hashsalt": "site-heads", "svg.fonttype": "none", "font.size": 8}
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "site-heads", "svg.fonttype": "none", "font.size": 8}
+    ):
         figure, axes = plt.subplots(len(found), 3, figsize=(9, 5), sharex=True, sharey="col")
         for row, (name, summaries) in zip(axes, found.items(), strict=True):
             for axis, metric in zip(row, METRICS, strict=False):

@@ -233,6 +233,14 @@ def tracking(
     return result
 
 
+class _InterruptedRun(click.ClickException):
+    exit_code = 128 + signal.SIGINT
+
+
+class _TerminatedRun(click.ClickException):
+    exit_code = 128 + signal.SIGTERM
+
+
 @contextmanager
 def resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Iterator[None]:
     """Adds to the error of a block that ends early what it has stored.
@@ -251,10 +259,8 @@ def resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Itera
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as interrupt:
-        ended = click.ClickException(f"interrupted; {hint()}; use --resume to continue")
-        by_ctrl_c = isinstance(interrupt, KeyboardInterrupt)
-        ended.exit_code = 128 + (signal.SIGINT if by_ctrl_c else signal.SIGTERM)
-        raise ended from None
+        kind = _InterruptedRun if isinstance(interrupt, KeyboardInterrupt) else _TerminatedRun
+        raise kind(f"interrupted; {hint()}; use --resume to continue") from None
     except NonFiniteError as error:
         raise NonFiniteError(f"{error}; {hint()}") from error
     except StorageError as error:
