@@ -497,7 +497,7 @@ def measure_policy(
     urgent, unfamiliar = decided[Disposition.URGENT], decided[Disposition.UNFAMILIAR]
     urgency = np.select([urgent, unfamiliar, reached], [3, 2, 1], 0)
 
-    def lesions(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
+    def counts(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
         """The counts of the chosen images' lesions.
 
         `chosen`: (n,), at least one.
@@ -515,11 +515,11 @@ def measure_policy(
             "reached": int(of_reached.sum()),
         }
 
-    def target(chosen: Bools) -> dict[str, Any]:
+    def detection(chosen: Bools) -> dict[str, Any]:
         """The evidence on target lesions, which need every image to be seen."""
-        counts = lesions(chosen, np.minimum)
-        hits = counts["urgent"] + counts["unfamiliar"] + counts["refer"]
-        return counts | _share("sensitivity", hits, counts["lesions"])
+        found = counts(chosen, np.minimum)
+        hits = found["urgent"] + found["unfamiliar"] + found["refer"]
+        return found | _share("sensitivity", hits, found["lesions"])
 
     def shares(chosen: Bools) -> dict[Disposition, Proportion | None]:
         """The share of the chosen images among those of each disposition."""
@@ -528,16 +528,16 @@ def measure_policy(
             for name, flags in decided.items()
         }
 
-    others = lesions(other, np.maximum)
+    others = counts(other, np.maximum)
     spared = others["lesions"] - others["urgent"] - others["unfamiliar"] - others["refer"]
     evidence = MeasuredEvidence(
         data=data,
         images=len(images.scores),
         lesions=len(set(images.lesions.tolist())),
         referral_rate=_ceil_share(float((~decided[Disposition.ROUTINE]).mean())),
-        critical=TargetEvidence(**target(images.critical)),
-        target=TargetEvidence(**target(images.target)),
-        outside=OutsideEvidence(**target(images.outside), labels=tuple(outside))
+        critical=TargetEvidence(**detection(images.critical)),
+        target=TargetEvidence(**detection(images.target)),
+        outside=OutsideEvidence(**detection(images.outside), labels=tuple(outside))
         if images.outside.any()
         else None,
         others=OtherEvidence(**others, **_share("specificity", spared, others["lesions"])),
