@@ -139,7 +139,7 @@ class Study:
         modes = [archive.modes["stoch"], archive.modes["det"]]
         labels, temperature = torch.from_numpy(archive.labels), self.temperatures["stoch"]
         fit = refit_heads(modes, self.heads, labels, archive.lesions, temperature)
-        return fit.change if math.isfinite(fit.penalty) else None
+        return None if fit is None else fit.change
 
     def site_fit(self, local: Archive, generator: np.random.Generator) -> HeadChange | None:
         """The change that `site fit --hold-out` keeps, or None."""

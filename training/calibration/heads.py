@@ -59,7 +59,6 @@ class HeadFit:
     """
 
     change: HeadChange
-    penalty: float
     cross_fitted: Sequence[tuple[Ints, HeadChange]]
 
 
@@ -117,8 +116,10 @@ def refit_heads(
     labels: Tensor,
     groups: Ints,
     temperature: float,
-) -> HeadFit:
+) -> HeadFit | None:
     """Fits a change of the heads, with the penalty of the lowest NLL of other groups.
+
+    None if that penalty is infinite: no change but that of the factor lowers it.
 
     Args:
         modes: Outputs in each mode for n images, at temperature 1; all of them weigh alike in a
@@ -147,7 +148,9 @@ def refit_heads(
         return float(group_means(image_nll(among, true, 1.0), groups).mean())
 
     best = min(_PENALTIES, key=nll)
-    return HeadFit(_fit(rows, best, temperature), best, cross_fitted[best])
+    if math.isinf(best):
+        return None
+    return HeadFit(_fit(rows, best, temperature), cross_fitted[best])
 
 
 def with_changed_heads(

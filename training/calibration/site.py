@@ -9,7 +9,6 @@ cross-fitted outputs, those of each lesion by heads that were fitted without it.
 
 import copy
 import hashlib
-import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -223,7 +222,7 @@ def _with_refitted_heads(
         outputs.groups,
         fit.config.temperatures[mode],
     )
-    if not math.isfinite(refitted.penalty):
+    if refitted is None:
         return "not refitted: no change lowers the NLL of lesions outside of its fit"
     det, stoch = (
         with_changed_heads(of_mode, heads, refitted.cross_fitted)
