@@ -18,13 +18,16 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from scipy.stats import t as student
-from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.scores.trajectories import Trajectories
-from training.calibration.thresholds import group_means, image_nll, lowest_nll_temperature
-from training.data.splits import SPLIT_SEED
+from training.calibration.thresholds import (
+    group_folds,
+    group_means,
+    image_nll,
+    lowest_nll_temperature,
+)
 from training.evaluation.intervals import CONFIDENCE, Floats, Ints
 
 _PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, math.inf)
@@ -130,9 +133,7 @@ def refit_heads(
         temperature: By which the logits are divided; the penalty is relative to it.
     """
     rows, outputs = _Rows.of(modes, heads, labels, groups), modes[0]
-    folds = list(
-        GroupKFold(_FOLDS, shuffle=True, random_state=SPLIT_SEED).split(groups, groups=groups)
-    )
+    folds = list(group_folds(groups, _FOLDS))
     cross_fitted = {
         penalty: [
             (held_out, _fit(rows.images(rest), penalty, temperature)) for rest, held_out in folds

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save
-from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
@@ -77,6 +76,7 @@ from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
     data_sha256,
+    group_folds,
     group_means,
     image_nll,
     upper_quantile,
@@ -86,7 +86,7 @@ from training.calibration.thresholds import (
 from training.data.copies import image_digests, images_in_training
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
-from training.data.splits import SPLIT_SEED, split_off
+from training.data.splits import split_off
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Ints, cluster_indices, proportion
 from training.evaluation.prediction_sets import Lesions, set_coverages
@@ -360,8 +360,7 @@ def fit_offset(
     """
     differences = features - distance.statistics.means[labels]
     by_picture = torch.empty_like(differences)
-    folds = GroupKFold(_FEATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
-    for rest, held_out in folds.split(groups, groups=groups):
+    for rest, held_out in group_folds(groups, _FEATURE_FOLDS):
         by_picture[held_out] = _mean(differences[rest], groups[rest])
     return SiteOffset(
         offset=_mean(differences, groups),

@@ -11,7 +11,7 @@ least KEPT_SHARE of new lesions have no image beyond it, with 95% confidence.
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -97,9 +97,8 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
     lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay together in the
     cross-validation.
     """
-    folds = GroupKFold(TEMPERATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
     benefits = np.zeros(len(labels))
-    for rest, held_out in folds.split(groups, groups=groups):
+    for rest, held_out in group_folds(groups, TEMPERATURE_FOLDS):
         fitted = lowest_nll_temperature(log_probabilities[rest], labels[rest], groups[rest])
         outputs, true = log_probabilities[held_out], labels[held_out]
         benefits[held_out] = image_nll(outputs, true, 1.0) - image_nll(outputs, true, fitted)
@@ -109,6 +108,12 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
         improvement=float(by_group.mean()),
         standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
     )
+
+
+def group_folds(groups: Ints, folds: int) -> Iterator[tuple[Ints, Ints]]:
+    """Yields the indices outside and inside of each fold, always the same; groups stay together."""
+    splitter = GroupKFold(folds, shuffle=True, random_state=SPLIT_SEED)
+    yield from splitter.split(groups, groups=groups)
 
 
 def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> Floats:
