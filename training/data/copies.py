@@ -22,7 +22,7 @@ from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import write_csv_rows
 from eulerlora_contract.progress import track
-from training.data.images import ImageParts, LabelledImage, pixels_of
+from training.data.images import ImageParts, LabelledImage
 
 
 def image_digests(images: Iterable[LabelledImage]) -> Tensor:
@@ -31,7 +31,7 @@ def image_digests(images: Iterable[LabelledImage]) -> Tensor:
     Raises:
         DataError: For an undecodable image.
     """
-    digests = [pixel_digest(pixels_of(image.name, image.source)) for image in images]
+    digests = [pixel_digest(image.pixels()) for image in images]
     return torch.tensor(digests, dtype=torch.int64)
 
 
@@ -176,7 +176,7 @@ def check_images(images: ImageParts, input_side: int) -> DataCheck:
     by_digest: dict[int, list[PlacedImage]] = defaultdict(list)
     small, thumbnails = [], torch.empty(len(placed), 3 * _THUMBNAIL**2)
     for index, entry in enumerate(track(placed, "checking the images", "images")):
-        pixels = pixels_of(entry.image.name, entry.image.source)
+        pixels = entry.image.pixels()
         by_digest[pixel_digest(pixels)].append(entry)
         thumbnails[index] = _thumbnail(pixels)
         if min(pixels.shape[1:]) < input_side:

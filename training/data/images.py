@@ -43,19 +43,6 @@ class ReadSet(Protocol):
     def notes(self) -> Sequence[str]: ...
 
 
-def pixels_of(name: str, source: ImageSource) -> Tensor:
-    """(3, height, width) uint8, upright sRGB.
-
-    Raises:
-        DataError: With the image's name.
-    """
-    if isinstance(source, Tensor):
-        return source
-    if not isinstance(source, Path | bytes):
-        return source()
-    return rgb_image(name, source).pixels
-
-
 def rgb_image(name: str, source: Encoded) -> RgbImage:
     """Decodes an image, with warnings.
 
@@ -115,6 +102,18 @@ class LabelledImage:
         """The cluster; an image without one is a cluster by itself, with the image's name."""
         return self.cluster or self.name
 
+    def pixels(self) -> Tensor:
+        """(3, height, width) uint8, upright sRGB; decoded or made at every call.
+
+        Raises:
+            DataError: With the image's name.
+        """
+        if isinstance(self.source, Tensor):
+            return self.source
+        if not isinstance(self.source, Path | bytes):
+            return self.source()
+        return rgb_image(self.name, self.source).pixels
+
 
 @dataclass(frozen=True)
 class ImageParts:
@@ -160,9 +159,7 @@ def pixel_batches(
     """
     for start in range(0, len(images), size):
         part = images[start : start + size]
-        yield torch.stack(
-            [network_input(pixels_of(image.name, image.source), preprocessing) for image in part]
-        )
+        yield torch.stack([network_input(image.pixels(), preprocessing) for image in part])
 
 
 def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:

@@ -22,7 +22,7 @@ from torchvision.transforms.v2 import functional as F
 
 from eulerlora.images.preprocess import content_seed
 from training.data.augmentation import CPU, seeded
-from training.data.images import OUTSIDE, LabelledImage, evenly_spaced, pixels_of
+from training.data.images import OUTSIDE, LabelledImage, evenly_spaced
 
 Pixels = NDArray[np.uint8]
 DrawPicture = Callable[[Generator], Pixels]
@@ -178,7 +178,7 @@ def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixe
 def _corners(test: Sequence[LabelledImage]) -> Iterator[LabelledImage]:
     """Yields the most uniform corner of each image that has a usable one, at the image's size."""
     for image in test:
-        pixels = pixels_of(image.name, image.source)
+        pixels = image.pixels()
         height, width = pixels.shape[1:]
         rows, columns = math.ceil(_CORNER * height), math.ceil(_CORNER * width)
         crops = (
@@ -226,7 +226,7 @@ def with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage
 
 
 def _shifted(image: LabelledImage, name: str) -> Tensor:
-    return shifted(pixels_of(image.name, image.source), name)
+    return shifted(image.pixels(), name)
 
 
 def shifted(pixels: Tensor, name: str) -> Tensor:
