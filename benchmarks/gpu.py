@@ -16,8 +16,7 @@ from benchmarks.baselines.naive import naive_logits, ordinary_members
 from benchmarks.compiled_engine import engine_of, graph_compilation, latency, pass_memory, row_rates
 from benchmarks.cpu import COMPARISONS
 from benchmarks.results import Result, report
-from benchmarks.service.plan import FULL as FULL_SERVICE
-from benchmarks.service.plan import SMALL as SMALL_SERVICE
+from benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE
 from benchmarks.service.throughput import device_rate
 from benchmarks.workload import FULL, SMALL, Plan, Workload, build_engine
 from eulerlora.model import choose_device

@@ -41,7 +41,7 @@ from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import fit_heads
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set
-from training.data.images import ImageParts, LabelledImage, evenly_spaced, pixels_of
+from training.data.images import ImageParts, LabelledImage, evenly_spaced
 from training.data.registry import OodSettings
 from training.evaluation.intervals import unit_weights
 from training.evaluation.metrics import (
@@ -214,8 +214,7 @@ def prepared(
 ) -> tuple[Tensor, Tensor]:
     """Pixels (n, 3, size, size) uint8 of the network's input, and labels (n,)."""
     pixels = [
-        network_input(pixels_of(image.name, image.source), preprocessing).mul(255).round().byte()
-        for image in images
+        network_input(image.pixels(), preprocessing).mul(255).round().byte() for image in images
     ]
     return torch.stack(pixels), torch.tensor([image.label for image in images])
 

@@ -37,13 +37,13 @@ from training.evaluation.selection import CRITERIA, most_uncertain, spread
 SEEDS = (0, 42, 1206, 2205, 25008)
 FIRST, BATCH, LAST = 100, 50, 500
 """Numbers of labelled lesions: at first, drawn at random; in a batch; and at last."""
-SHOWN = (100, 150, 300, 500)
+_SHOWN = (100, 150, 300, 500)
 COMMITTEE = 8
-RANDOM, RANDOM_DRAWS = "random", 5
-DIVERSE = ", diverse"
-STRATEGIES = (*(name + DIVERSE for name in CRITERIA), *CRITERIA)
+RANDOM, _RANDOM_DRAWS = "random", 5
+_DIVERSE = ", diverse"
+STRATEGIES = (*(name + _DIVERSE for name in CRITERIA), *CRITERIA)
 METRICS = ("macro_auroc", "accuracy")
-IMAGE_SIZE, IMAGES_PER_BATCH = 112, 64
+_IMAGE_SIZE, _IMAGES_PER_BATCH = 112, 64
 
 
 def one_image_per_lesion(images: Sequence[LabelledImage]) -> list[LabelledImage]:
@@ -54,10 +54,10 @@ def one_image_per_lesion(images: Sequence[LabelledImage]) -> list[LabelledImage]
 def features_of(images: Sequence[LabelledImage], backbone: Path) -> Floats:
     """(n, width) of unit length, as `eulerlora select` compares them."""
     file = load_backbone(backbone)
-    network = at_image_size(file.backbone, IMAGE_SIZE).eval()
-    preprocessing = file.preprocessing.at_size(IMAGE_SIZE)
-    batches = pixel_batches(images, preprocessing, IMAGES_PER_BATCH)
-    steps = track(batches, "features", "batches", -(-len(images) // IMAGES_PER_BATCH))
+    network = at_image_size(file.backbone, _IMAGE_SIZE).eval()
+    preprocessing = file.preprocessing.at_size(_IMAGE_SIZE)
+    batches = pixel_batches(images, preprocessing, _IMAGES_PER_BATCH)
+    steps = track(batches, "features", "batches", -(-len(images) // _IMAGES_PER_BATCH))
     pooled = torch.cat([network(normalise(pixels, preprocessing)) for pixels in steps])
     features: Floats = torch.nn.functional.normalize(pooled.double(), dim=1).numpy()
     return features
@@ -104,8 +104,8 @@ def learning_curve(
                 for drawn in resamples
             ]
             answers = summarise(torch.from_numpy(np.stack(committee, axis=1)))
-            scores = CRITERIA[strategy.removesuffix(DIVERSE)](answers).numpy()
-            if strategy.endswith(DIVERSE):
+            scores = CRITERIA[strategy.removesuffix(_DIVERSE)](answers).numpy()
+            if strategy.endswith(_DIVERSE):
                 batch = spread(scores, features[rest], BATCH, seed)
             else:
                 batch = most_uncertain(scores, BATCH)
@@ -155,7 +155,7 @@ def main() -> None:
     features = load_file(arguments.features)
     pool, measured = ((features[part], labels[part]) for part in ("train", "test"))
     curves = []
-    runs = [(RANDOM, draw) for draw in range(RANDOM_DRAWS)] + [(name, 0) for name in STRATEGIES]
+    runs = [(RANDOM, draw) for draw in range(_RANDOM_DRAWS)] + [(name, 0) for name in STRATEGIES]
     with arguments.out.open("w", encoding="utf-8") as file:
         for seed, (strategy, draw) in track(
             list(itertools.product(SEEDS, runs)), "curves", "curves", len(SEEDS) * len(runs)
@@ -166,7 +166,7 @@ def main() -> None:
     print(f"{len(pool[1]):,} lesions to choose from, {len(measured[1]):,} measured on")
     print(tabulate(differences(curves), ["less random", *METRICS], tablefmt="github"))
     rows = []
-    for strategy, labelled in itertools.product((RANDOM, *STRATEGIES), SHOWN):
+    for strategy, labelled in itertools.product((RANDOM, *STRATEGIES), _SHOWN):
         points = [p for p in curves if (p["strategy"], p["labelled"]) == (strategy, labelled)]
         means = [f"{np.mean([p[metric] for p in points]):.3f}" for metric in METRICS]
         counts = np.mean([p["by_class"] for p in points], axis=0)

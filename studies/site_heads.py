@@ -34,7 +34,7 @@ from training.calibration.heads import (
     refit_heads,
     with_changed_heads,
 )
-from training.calibration.parts import MIN_HEADS
+from training.calibration.site import MIN_HEADS
 from training.calibration.thresholds import group_means, image_nll
 from training.data.local_images import LabelNames, read_local_images
 from training.evaluation.inference import predict_all
@@ -42,10 +42,10 @@ from training.evaluation.intervals import Bools, Floats, Ints
 from training.recipe.archives import read_archive_labels
 from training.reporting.tables import markdown_table
 
-ARCHIVES = ("ph2", "pad-ufes-20")
+_ARCHIVES = ("ph2", "pad-ufes-20")
 LESIONS = (20, 50, 100, 200)
-SPLITS = 20
-HOLD_OUT, SENSITIVITY = 0.5, 0.95
+_SPLITS = 20
+_HOLD_OUT, _SENSITIVITY = 0.5, 0.95
 ARMS = ("thresholds only", "refitted", "site fit")
 METRICS = ("malignant AUROC", "melanoma AUROC", "specificity", "NLL")
 
@@ -139,12 +139,12 @@ class Study:
         modes = [archive.modes["stoch"], archive.modes["det"]]
         labels, temperature = torch.from_numpy(archive.labels), self.temperatures["stoch"]
         fit = refit_heads(modes, self.heads, labels, archive.lesions, temperature)
-        return fit.change if math.isfinite(fit.penalty) else None
+        return None if fit is None else fit.change
 
     def site_fit(self, local: Archive, generator: np.random.Generator) -> HeadChange | None:
         """The change that `site fit --hold-out` keeps, or None."""
         order = generator.permutation(np.unique(local.lesions))
-        measured = np.isin(local.lesions, order[: math.ceil(HOLD_OUT * len(order))])
+        measured = np.isin(local.lesions, order[: math.ceil(_HOLD_OUT * len(order))])
         held_out, fitted = local.images(measured), local.images(~measured)
         if len(np.unique(fitted.lesions)) < MIN_HEADS:
             return None
@@ -179,15 +179,15 @@ class Study:
 
 
 def specificity(scores: Floats, positive: Bools) -> float:
-    """The share of others below the highest threshold that finds `SENSITIVITY` of the positives."""
+    """The share of others below the highest threshold that finds `_SENSITIVITY` of these."""
     ranked = np.sort(scores[positive])
-    threshold = ranked[math.floor((1 - SENSITIVITY) * len(ranked) + 1e-9)]
+    threshold = ranked[math.floor((1 - _SENSITIVITY) * len(ranked) + 1e-9)]
     return float((scores[~positive] < threshold).mean())
 
 
 def results(study: Study, archive: Archive) -> Iterator[dict[str, Any]]:
     """Yields the metrics of every split, number of lesions and arm."""
-    for split in range(SPLITS):
+    for split in range(_SPLITS):
         generator = np.random.default_rng(split)
         patients = generator.permutation(np.unique(archive.patients))
         half = np.isin(archive.patients, patients[: len(patients) // 2])
@@ -266,7 +266,9 @@ def table(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Draws the metrics of mode stoch against the number of lesions, with the quantiles."""
-    with matplotlib.rc_context({"svg.hashsalt": "site-heads", "font.size": 8}):
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "site-heads", "svg.fonttype": "none", "font.size": 8}
+    ):
         figure, axes = plt.subplots(len(found), 3, figsize=(9, 5), sharex=True, sharey="col")
         for row, (name, summaries) in zip(axes, found.items(), strict=True):
             for axis, metric in zip(row, METRICS, strict=False):
@@ -300,7 +302,7 @@ def main() -> None:
     study = Study.of_default()
     found = {
         name: summary(list(results(study, read_archive(name, options.data, options.cache))))
-        for name in ARCHIVES
+        for name in _ARCHIVES
     }
     lines = ",\n".join(
         f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, rows)) + "\n ]"

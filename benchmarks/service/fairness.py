@@ -30,7 +30,7 @@ from benchmarks.service.load import (
     post,
     post_form,
 )
-from benchmarks.service.plan import Plan
+from benchmarks.service.plan import ServicePlan
 from benchmarks.service.server import eulerlora_server
 
 VICTIM = "10.0.0.1"
@@ -56,7 +56,7 @@ _numbers = itertools.count(1)
 Attack = Callable[[int], AbstractContextManager[None]]
 
 
-def attackers(plan: Plan) -> Iterator[Result]:
+def attackers(plan: ServicePlan) -> Iterator[Result]:
     """Compares the median and the 99th percentile of a client, and counts its refusals."""
     requests = [as_client(post(image), VICTIM) for image in synthetic_images(plan.image_count)]
     with eulerlora_server(plan.options) as server:

@@ -23,7 +23,7 @@ from benchmarks.service.load import (
     post,
     short_gc_pauses,
 )
-from benchmarks.service.plan import Plan
+from benchmarks.service.plan import ServicePlan
 from benchmarks.service.server import eulerlora_server, growth, resident, sampled, status
 from benchmarks.service.throughput import MODES
 
@@ -36,7 +36,7 @@ TIMEOUT_S = 60.0
 PAUSE_S = 0.01
 
 
-def overload(plan: Plan) -> Iterator[Result]:
+def overload(plan: ServicePlan) -> Iterator[Result]:
     images = synthetic_images(plan.image_count)
     requests = [post(image, parameters=parameters(mode)) for image in images for mode in MODES]
     with eulerlora_server(plan.options) as server:

@@ -4,7 +4,7 @@ from eulerlora_contract.sampling import Mode
 from eulerlora_contract.settings import PositiveInt, Settings
 
 
-class Plan(Settings):
+class ServicePlan(Settings):
     """A run of `benchmarks.service`; the defaults are those of the published results.
 
     options: of `eulerlora serve`. image_count: number of different images. batch_rows: rows per
@@ -32,8 +32,8 @@ class Plan(Settings):
     attack_runs: PositiveInt = 5
 
 
-FULL = Plan()
-SMALL = Plan(
+FULL_SERVICE = ServicePlan()
+SMALL_SERVICE = ServicePlan(
     image_count=4,
     batch_rows=32,
     clients=8,

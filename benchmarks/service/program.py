@@ -7,10 +7,10 @@ import click
 from benchmarks.results import Result, report
 from benchmarks.service.fairness import attackers
 from benchmarks.service.overload import overload
-from benchmarks.service.plan import FULL, SMALL, Plan
+from benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE, ServicePlan
 from benchmarks.service.throughput import single_request, throughput
 
-MEASUREMENTS: Mapping[str, Callable[[Plan], Iterator[Result]]] = {
+MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
     "throughput": throughput,
     "lone-request": single_request,
     "overload": overload,
@@ -26,5 +26,5 @@ MEASUREMENTS: Mapping[str, Callable[[Plan], Iterator[Result]]] = {
 @click.argument("options", nargs=-1, metavar="[-- OPTIONS OF eulerlora serve]")
 def main(small: bool, only: tuple[str, ...], options: tuple[str, ...]) -> None:
     """Measure the service on this machine and print a table."""
-    plan = (SMALL if small else FULL).model_copy(update={"options": options})
+    plan = (SMALL_SERVICE if small else FULL_SERVICE).model_copy(update={"options": options})
     report(result for name in only or MEASUREMENTS for result in MEASUREMENTS[name](plan))

@@ -21,7 +21,7 @@ from benchmarks.service.load import (
     post,
     short_gc_pauses,
 )
-from benchmarks.service.plan import Plan
+from benchmarks.service.plan import ServicePlan
 from benchmarks.service.references import decode, default_model, predict
 from benchmarks.service.server import eulerlora_server
 from eulerlora_contract.sampling import Mode
@@ -39,7 +39,7 @@ REFERENCES: dict[Source, str] = {
 }
 
 
-def throughput(plan: Plan) -> Iterator[Result]:
+def throughput(plan: ServicePlan) -> Iterator[Result]:
     """Compares both modes with the engine, with and without decoding."""
     images = synthetic_images(plan.image_count)
     with (
@@ -88,7 +88,7 @@ def engine_seconds(
     return time.perf_counter() - started
 
 
-def device_rate(plan: Plan, device: torch.device) -> Iterator[Result]:
+def device_rate(plan: ServicePlan, device: torch.device) -> Iterator[Result]:
     """Measures both modes with the embedded checkpoint in bfloat16, decoding included."""
     images = synthetic_images(plan.image_count)
     options = ("--device", str(device), "--precision", "bfloat16", *plan.options)
@@ -106,7 +106,7 @@ def device_rate(plan: Plan, device: torch.device) -> Iterator[Result]:
             yield Result(name, ours, median(rates), rates, "answers/s")
 
 
-def single_request(plan: Plan) -> Iterator[Result]:
+def single_request(plan: ServicePlan) -> Iterator[Result]:
     """Measures what the service adds to sequential requests on one connection."""
     requests = [post(image) for image in synthetic_images(plan.image_count)]
     with short_gc_pauses(), eulerlora_server(plan.options) as server:

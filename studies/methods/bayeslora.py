@@ -22,8 +22,8 @@ from eulerlora_contract.settings import NotNegative
 from studies.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
 
 K1, K2, K3 = 0.63576, 1.87320, 1.48695  # of the approximation
-INITIAL_UP = 1e-3
-MIN_SQUARE = 1e-8
+_INITIAL_UP = 1e-3
+_MIN_SQUARE = 1e-8
 
 
 class BayesLoRASettings(MethodSettings):
@@ -60,7 +60,7 @@ class BayesLoRAAdapters(GaussianAdapters):
     def initialise(self, generator: Generator) -> None:
         """Draws `down` as for LoRA, and `up` uniform within 1e-3, as the authors do."""
         super().initialise(generator)
-        self.up.uniform_(-INITIAL_UP, INITIAL_UP, generator=generator)
+        self.up.uniform_(-_INITIAL_UP, _INITIAL_UP, generator=generator)
         self.log_variance.fill_(self.settings.initial_log_variance)
 
     def divergence(self) -> Tensor:
@@ -82,6 +82,6 @@ class BayesLoRAMethod(GaussianWeightsMethod[BayesLoRASettings]):
 
 def log_uniform_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
     """KL(N(mean, variance) || log-uniform) up to a constant, summed over all elements."""
-    log_alpha = log_variance - (mean.square() + MIN_SQUARE).log()
+    log_alpha = log_variance - (mean.square() + _MIN_SQUARE).log()
     negative = K1 * torch.sigmoid(K2 + K3 * log_alpha) - 0.5 * torch.log1p((-log_alpha).exp()) - K1
     return -negative.sum()

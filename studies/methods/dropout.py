@@ -35,7 +35,7 @@ from studies.methods.gaussian import WITHOUT_DROPOUT, NoiseMethod
 DROPPED = "dropped_keys"
 """Name of the masks, (rows, blocks, heads, tokens, tokens): 1 where a key is dropped for a query.
 They have 0.5 MB for a row of 8 blocks with 4 heads and 65 tokens."""
-DROPPED_LOGIT = -1e12
+_DROPPED_LOGIT = -1e12
 """Finite: a query without any key attends to all equally."""
 
 
@@ -107,7 +107,7 @@ class DropKeyAdapters(AttentionAdapters):
 
     def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
         coefficients, dropped = self.coefficients(rows), rows.draws.get(DROPPED)
-        added = None if dropped is None else DROPPED_LOGIT * dropped[:, :, : rows.queries]
+        added = None if dropped is None else _DROPPED_LOGIT * dropped[:, :, : rows.queries]
         return adapted_attention(
             inputs, frozen, self.down, self.up, coefficients, rows.image, rows.queries, added
         )

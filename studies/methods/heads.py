@@ -182,8 +182,8 @@ LOGIT_NOISE = "logit_noise"
 """Standard normal noise of the logits, (rows, classes)."""
 SAMPLED = "sampled"
 """(rows, 1): 1 if the row draws its logits; 0 if it has those of the mean field."""
-MEAN_FIELD = math.pi / 8
-"""The softmax of logits / sqrt(1 + MEAN_FIELD variance) approximates the mean softmax."""
+_MEAN_FIELD = math.pi / 8
+"""The softmax of logits / sqrt(1 + _MEAN_FIELD variance) approximates the mean softmax."""
 
 
 class SNGPSettings(MethodSettings):
@@ -246,7 +246,7 @@ class GaussianProcessHeads(AdapterHeads):
             phi = self.random_features(features.float(), adapter)
             logits = super().forward(math.sqrt(phi.shape[-1]) * phi, adapter)
             variance = self.variance(phi, adapter)
-            mean_field = logits / (1 + MEAN_FIELD * variance).sqrt()
+            mean_field = logits / (1 + _MEAN_FIELD * variance).sqrt()
             if not draws:
                 return mean_field
             sampled = logits + variance.sqrt() * draws[LOGIT_NOISE]

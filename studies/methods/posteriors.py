@@ -53,13 +53,13 @@ from studies.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, We
 
 Module = TypeVar("Module", bound=nn.Module)
 
-FIT_BATCH = 32
-FIT_SAMPLES = 4
+_FIT_BATCH = 32
+_FIT_SAMPLES = 4
 """Samples per adapter when a fit compares predictions."""
 
 
 def predicted_probabilities(
-    network: AdaptedVisionTransformer, pixels: Tensor, samples: int | None = FIT_SAMPLES
+    network: AdaptedVisionTransformer, pixels: Tensor, samples: int | None = _FIT_SAMPLES
 ) -> Tensor:
     """The mean probabilities (n, classes), float64 on the CPU.
 
@@ -72,9 +72,9 @@ def predicted_probabilities(
     ]
     outputs = [
         trajectories.flat_log_probabilities.exp().mean(dim=1)
-        for start in range(0, len(pixels), FIT_BATCH)
+        for start in range(0, len(pixels), _FIT_BATCH)
         for trajectories in predict_images(
-            network, pixels[start : start + FIT_BATCH], draws[start : start + FIT_BATCH]
+            network, pixels[start : start + _FIT_BATCH], draws[start : start + _FIT_BATCH]
         )
     ]
     return torch.cat(outputs)
@@ -109,10 +109,10 @@ def _fitted(module: Module) -> Module:
     return module
 
 
-START = 2.0**-10
+_START = 2.0**-10
 """Where the search for the largest deviation begins."""
-RANGE = 2.0**-30, 2.0**10
-SMALLEST_VALUE = 1e-6
+_RANGE = 2.0**-30, 2.0**10
+_SMALLEST_VALUE = 1e-6
 """Singular values below this share of the largest one get no noise, which would have no effect."""
 
 
@@ -185,7 +185,7 @@ def set_deviation(
 ) -> None:
     """Sets the scales of adapters after `rotate`: noise U E of this deviation on the weights."""
     for block, singular in zip(_adapters(network), values, strict=True):
-        effective = singular > SMALLEST_VALUE * singular.amax(dim=-1, keepdim=True)
+        effective = singular > _SMALLEST_VALUE * singular.amax(dim=-1, keepdim=True)
         scale = torch.where(effective, deviation / singular, 0.0)
         block.get_parameter("down_root").copy_(scale.sqrt().unsqueeze(-1).expand_as(block.down))
 
@@ -193,15 +193,15 @@ def set_deviation(
 def largest_accepted(is_accepted: Callable[[float], bool]) -> float:
     """The largest accepted number, to 2%, for a property that only small ones have.
 
-    0 if even the smallest of `RANGE` is not accepted.
+    0 if even the smallest of `_RANGE` is not accepted.
     """
-    accepted = START
-    while accepted >= RANGE[0] and not is_accepted(accepted):
+    accepted = _START
+    while accepted >= _RANGE[0] and not is_accepted(accepted):
         accepted /= 2
-    if accepted < RANGE[0]:
+    if accepted < _RANGE[0]:
         return 0.0
     rejected = 2 * accepted
-    while rejected <= RANGE[1] and is_accepted(rejected):
+    while rejected <= _RANGE[1] and is_accepted(rejected):
         accepted, rejected = rejected, 2 * rejected
     for _ in range(6):
         middle = (accepted * rejected) ** 0.5
@@ -279,10 +279,10 @@ class SWAGMethod(FittedMethod[SWAGSettings]):
         return settings
 
 
-CURVATURE_BATCH = 8
+_CURVATURE_BATCH = 8
 PRIOR_PRECISIONS = tuple(10.0**exponent for exponent in range(9))
 """Prior precisions that a search compares."""
-LAYERS: Mapping[str, tuple[Weight, ...]] = {
+_LAYERS: Mapping[str, tuple[Weight, ...]] = {
     "last": ("head",),
     "adapters": ("down", "up"),
     "all": ("down", "up", "head"),
@@ -310,7 +310,7 @@ class LaplaceMethod(FittedMethod[LaplaceSettings]):
     settings_type = LaplaceSettings
 
     def __init__(self, settings: LaplaceSettings, shape: NetworkShape) -> None:
-        self.sampled_weights = LAYERS[settings.layers]
+        self.sampled_weights = _LAYERS[settings.layers]
         self.rotated = settings.structure == "kron"
         super().__init__(settings, shape)
 
@@ -364,7 +364,7 @@ def gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> 
             if name.endswith("_root"):
                 parameter.fill_(1.0)
     total: dict[str, Tensor] = {}
-    for part in images.split(CURVATURE_BATCH):
+    for part in images.split(_CURVATURE_BATCH):
         for name, value in _part_diagonal(network, part).items():
             total[name] = total[name] + value if name in total else value
     return total
@@ -465,7 +465,7 @@ class Law(Factors):
 def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Factors]:
     """The factors of heads and sampled adapters over the images, by parameter name."""
     sums: dict[str, tuple[Tensor, Tensor]] = {}
-    for part in images.split(CURVATURE_BATCH):
+    for part in images.split(_CURVATURE_BATCH):
         for name, (left, right) in _covariances(network, part):
             before = sums.get(name, (torch.zeros_like(left), torch.zeros_like(right)))
             sums[name] = before[0] + left, before[1] + right

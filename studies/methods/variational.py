@@ -53,7 +53,7 @@ from studies.methods.gaussian import (
     divergence,
 )
 
-COEFFICIENT_NOISE = "coefficient_noise"
+_COEFFICIENT_NOISE = "coefficient_noise"
 
 
 class BLoBSettings(MethodSettings):
@@ -155,9 +155,9 @@ class GaussianCoefficientAdapters(AttentionAdapters):
     def coefficients(self, rows: BlockRows) -> Tensor:
         """(rows, 4, adapters * rank); zero on the directions of other adapters."""
         coefficients = rows.draws[COEFFICIENTS] * self.mean.flatten(1)
-        if COEFFICIENT_NOISE not in rows.draws:
+        if _COEFFICIENT_NOISE not in rows.draws:
             return coefficients
-        return coefficients + rows.draws[COEFFICIENT_NOISE] * self.log_scale.exp().flatten(1)
+        return coefficients + rows.draws[_COEFFICIENT_NOISE] * self.log_scale.exp().flatten(1)
 
     def divergence(self) -> Tensor:
         settings = self.settings
@@ -175,19 +175,19 @@ class GaussianCoefficientsMethod(NoiseMethod[GaussianCoefficientsSettings]):
         width, rank = shape.backbone.width, shape.adapters.rank
         if rank > width:
             raise SettingsError(f"adapters.rank: expected a rank of at most {width}, got {rank}")
-        self.noise = {COEFFICIENT_NOISE: (self.depth, len(PROJECTIONS), self.adapters.rank)}
+        self.noise = {_COEFFICIENT_NOISE: (self.depth, len(PROJECTIONS), self.adapters.rank)}
 
     def block(self, index: int) -> BlockAdapters:
         width = self.shape.backbone.width
         return GaussianCoefficientAdapters(width, self.adapters, self.settings)
 
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
-        stacked = on_stacked_ranks(noise[COEFFICIENT_NOISE], self.adapters.adapters)
-        return RowDraws({COEFFICIENTS: coefficients, COEFFICIENT_NOISE: stacked})
+        stacked = on_stacked_ranks(noise[_COEFFICIENT_NOISE], self.adapters.adapters)
+        return RowDraws({COEFFICIENTS: coefficients, _COEFFICIENT_NOISE: stacked})
 
 
-MOMENTUM = 0.9
-ROOT = "_root"
+_MOMENTUM = 0.9
+_ROOT = "_root"
 """Ending of the name of the parameter with the roots of a parameter's standard deviations."""
 
 
@@ -223,11 +223,11 @@ class IVONMethod(GaussianWeightsMethod[IVONSettings]):
         """
         if weight_decay == 0:
             raise SettingsError("training.weight_decay: expected a value above 0 with ivon, got 0")
-        means = [name for name in parameters if f"{name}{ROOT}" in parameters]
+        means = [name for name in parameters if f"{name}{_ROOT}" in parameters]
         assert len(parameters) == 2 * len(means)
         return IVON(
             [parameters[name] for name in means],
-            [parameters[f"{name}{ROOT}"] for name in means],
+            [parameters[f"{name}{_ROOT}"] for name in means],
             effective_images=images * self.adapters.adapters / self.settings.kl_weight,
             initial_curvature=self.settings.initial_curvature,
             curvature_decay=self.settings.curvature_decay,
@@ -276,8 +276,8 @@ class IVON(torch.optim.Optimizer):
             assert root.grad is not None
             state = self.state[mean]
             state["step"] += 1
-            state["exp_avg"].lerp_(mean.grad, 1 - MOMENTUM)
-            gradient = state["exp_avg"] / (1 - MOMENTUM ** state["step"].item())
+            state["exp_avg"].lerp_(mean.grad, 1 - _MOMENTUM)
+            gradient = state["exp_avg"] / (1 - _MOMENTUM ** state["step"].item())
             # The gradient of s is that of the root over 2 root.
             self._add_curvature(state["curvature"], root.grad / (2 * root**3))
             precision = state["curvature"] + self.weight_decay

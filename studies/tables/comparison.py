@@ -50,7 +50,7 @@ from training.reporting.report import PREDICTIONS
 
 FEWEST_SEEDS = 2
 LEVEL, POWER = 1 - CONFIDENCE, 0.8
-REJECTED_GROUPS = ("far", "near")
+_REJECTED_GROUPS = ("far", "near")
 """Groups of sets that a score should reject; `shifted` images belong to classes."""
 
 Resampled = Mapping[str, Floats]
@@ -160,7 +160,7 @@ def read_predictions(
 ) -> dict[str, StoredPredictions]:
     """The predictions in a run's report folder by set: the test part first.
 
-    With scores also the sets of `REJECTED_GROUPS`.
+    With scores also the sets of `_REJECTED_GROUPS`.
 
     Raises:
         DataError: If the file has no predictions for the test part in this mode, or lacks one of
@@ -172,7 +172,7 @@ def read_predictions(
         for row in csv.DictReader(file):
             if row["mode"] != mode:
                 continue
-            if row["set"] == TEST or (scores and row["group"] in REJECTED_GROUPS):
+            if row["set"] == TEST or (scores and row["group"] in _REJECTED_GROUPS):
                 by_set.setdefault(row["set"], []).append(row)
     if not by_set[TEST]:
         raise DataError(f"{path}: expected predictions for the test part in mode {mode}, got none")
@@ -238,7 +238,7 @@ def _tested(
     difference: Difference, seeds: Sequence[int], results: Mapping[tuple[str, int], Resampled]
 ) -> list[EndpointResult]:
     arm, minus = difference.arm.name, difference.minus.name
-    of_ood = [ood_metric(group, score) for group in REJECTED_GROUPS for score in difference.ood]
+    of_ood = [ood_metric(group, score) for group in _REJECTED_GROUPS for score in difference.ood]
     present = results[arm, seeds[0]]
     return [
         endpoint_result(
@@ -310,9 +310,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return clipped
 
 
-ENDPOINT_NAMES = METRIC_NAMES | {
+_ENDPOINT_NAMES = METRIC_NAMES | {
     ood_metric(group, score): f"AUROC against {group} sets by {title}"
-    for group in REJECTED_GROUPS
+    for group in _REJECTED_GROUPS
     for score, title in COMPARED_SCORES.items()
 }
 
@@ -386,7 +386,7 @@ def write_comparison(
 
 
 def _cells(result: EndpointResult, comparison: TableComparison) -> list[str]:
-    name = f"{ENDPOINT_NAMES[result.metric]}: {result.arm} - {result.minus}"
+    name = f"{_ENDPOINT_NAMES[result.metric]}: {result.arm} - {result.minus}"
     return [
         f"**{name}** (primary)" if result is comparison.primary else name,
         ("higher" if result.difference > 0 else "lower") if result.shown else "no difference shown",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imports torch
 
 LOCKED = "locked by another program"
 POLL_S = 0.2
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def run_bound() -> None:
     # A program started by Ray may block or ignore SIGINT; both would be inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT) != 0:
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT) != 0:
         sys.exit("prctl failed")
     if os.getppid() != int(parent):
         sys.exit("the parent has ended")

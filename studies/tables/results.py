@@ -27,24 +27,24 @@ from training.optimisation.step import attention_kernels
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS, markdown_table
 
-PERCENT = {
+_PERCENT = {
     "accuracy", "macro_f1", "macro_auroc", "accuracy_mean_logits", "auroc", "auprc",
     "fpr_at_95_tpr",
 }  # fmt: skip
 """Metrics in percent."""
 METRIC_NAMES = METRICS | OOD_METRICS
 COMPARED_SCORES: Mapping[ScoreName, str] = {"msp": "MSP", "feature_distance": "feature distance"}
-COSTS_NOTE = (
+_COSTS_NOTE = (
     "trained rows: an image in one trajectory, forward and backward. Operations are those of the "
     "matrix products, a product and its addition are two; mean over seeds. The hours are those of "
     "the run on its hardware, beside whatever else it did."
 )
-LOGITS_NOTE = (
+_LOGITS_NOTE = (
     "softmax of the mean logits instead of the mean probability, in methods with several answers. "
     "The code behind the results that the paper quotes from LoRA-Ensemble computes accuracy and "
     "ECE this way, and macro-F1, NLL and Brier score from the mean probability."
 )
-OOD_NOTE = (
+_OOD_NOTE = (
     "in distribution is positive; the feature distance of an ensemble is the mean of its members', "
     "each with its own statistics"
 )
@@ -96,7 +96,7 @@ def _column_title(table: ResultTable, metric: str) -> str:
     name = METRIC_NAMES[metric]
     if metric in OOD_METRICS and not set(table.metrics) <= OOD_METRICS.keys():
         name = f"{name}, {table.ood}"
-    return f"{name} (%)" if metric in PERCENT else name
+    return f"{name} (%)" if metric in _PERCENT else name
 
 
 def row_results(table: ResultTable, row: TableRow, run: TableRun) -> Mapping[str, Any]:
@@ -116,14 +116,14 @@ def _millions(count: int) -> str:
 
 def over_seeds(metric: str, values: Sequence[float | None]) -> str:
     """Mean and standard deviation of a metric as text; a dash without values."""
-    defined = [100 * v if metric in PERCENT else v for v in values if v is not None]
+    defined = [100 * v if metric in _PERCENT else v for v in values if v is not None]
     if not defined:
         return "-"
     return _number(metric, mean(defined), stdev(defined) if len(defined) > 1 else None)
 
 
 def _number(metric: str, value: float, deviation: float | None) -> str:
-    digits = 2 if metric in PERCENT else 3
+    digits = 2 if metric in _PERCENT else 3
     spread = "" if deviation is None else f" ± {deviation:.{digits}f}"
     return f"{value:.{digits}f}{spread}"
 
@@ -189,7 +189,7 @@ def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
                 f"{mean([cost.seconds for cost in costs]) / 3600:.2f}",
             ]
         )
-    return section("### Cost", ["method", "mode", *columns], rows, [COSTS_NOTE], text_columns=2)
+    return section("### Cost", ["method", "mode", *columns], rows, [_COSTS_NOTE], text_columns=2)
 
 
 def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
@@ -207,9 +207,9 @@ def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
             ]
             rows.append([row.method, row.mode_title, *cells])
     titles = MEAN_LOGITS_METRICS.items()
-    head = [f"{title} (%)" if metric in PERCENT else title for metric, title in titles]
+    head = [f"{title} (%)" if metric in _PERCENT else title for metric, title in titles]
     head = ["method", "mode", *head]
-    return section("### Mean logits", head, rows, [LOGITS_NOTE], text_columns=2) if rows else ""
+    return section("### Mean logits", head, rows, [_LOGITS_NOTE], text_columns=2) if rows else ""
 
 
 def ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
@@ -228,7 +228,7 @@ def ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
         rows.append([row.method, row.mode_title, *cells])
     head = ["method", "mode", *columns.values()]
     title = "### Out of distribution: AUROC (%)"
-    return section(title, head, rows, [OOD_NOTE], text_columns=2)
+    return section(title, head, rows, [_OOD_NOTE], text_columns=2)
 
 
 def _values(estimates: Iterable[Mapping[str, float] | None]) -> list[float | None]:

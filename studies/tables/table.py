@@ -24,7 +24,7 @@ from training.evaluation.report_schema import JSON
 from training.recipe.file import find_recipe, read_recipe
 from training.recipe.schema import AdapterRecipe
 
-DEFINITIONS = Path(__file__).parent / "definitions"
+_DEFINITIONS = Path(__file__).parent / "definitions"
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
@@ -151,11 +151,11 @@ class ResultTable(Settings):
 
 
 def table_names() -> list[str]:
-    return sorted(path.stem for path in DEFINITIONS.glob("*.toml"))
+    return sorted(path.stem for path in _DEFINITIONS.glob("*.toml"))
 
 
 def read_table(name: str) -> ResultTable:
-    text = (DEFINITIONS / f"{name}.toml").read_text(encoding="utf-8")
+    text = (_DEFINITIONS / f"{name}.toml").read_text(encoding="utf-8")
     return validated(ResultTable, tomllib.loads(text))
 
 

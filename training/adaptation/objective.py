@@ -122,7 +122,7 @@ class DropoutBlock(ProjectedBlock):
         return F.linear(inputs, weight, bias) + adapted
 
 
-DROPOUT, NOISE, VIEW_ORDER = 1, 2, 3
+_DROPOUT, _NOISE, _VIEW_ORDER = 1, 2, 3
 """Separate the draws of dropout, of single images and of views from those of the trajectories."""
 
 
@@ -174,7 +174,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         if not settings.sampling:
             row_draws = self.method.det().to(self.class_weights).repeated
         elif self.method.noise_per_image:
-            noise = _step_generator(seed, step, process, NOISE)
+            noise = _step_generator(seed, step, process, _NOISE)
             row_draws = partial(self._draws_of_each, generator=noise)
         else:
             drawn = self.method.sample(settings.samples, _step_generator(seed, step))
@@ -183,9 +183,9 @@ class AdapterObjective(Objective[AdapterDraw]):
             recomputed(adapted_block) if settings.activation_checkpointing else adapted_block
         )
         if settings.adapter_dropout:
-            dropping = _step_generator(seed, step, process, DROPOUT)
+            dropping = _step_generator(seed, step, process, _DROPOUT)
             block = DropoutBlock(settings.adapter_dropout, dropping)
-        return AdapterDraw(row_draws, block, _step_generator(seed, step, process, VIEW_ORDER))
+        return AdapterDraw(row_draws, block, _step_generator(seed, step, process, _VIEW_ORDER))
 
     def _draws_of_each(self, count: int, generator: Generator) -> RowDraws:
         parts = [self.method.sample(self.settings.samples, generator) for _ in range(count)]

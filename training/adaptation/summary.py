@@ -27,9 +27,9 @@ from training.optimisation.step import warmup_steps
 from training.recipe.schema import AdapterRecipe
 from training.reporting.report import probe_note, seen_note
 
-COVERAGE = 0.9
+_COVERAGE = 0.9
 """The usual coverage of prediction sets."""
-FEW = 100
+_FEW = 100
 """Images below which a share of the test part has an interval of 10 points or more to each side."""
 
 
@@ -93,11 +93,11 @@ def basis_lines(images: ImageParts) -> list[str]:
     by_class = of_held_out.counts(len(images.classes))
     fewest, rarest = min(by_class), images.class_names[by_class.index(min(by_class))]
     few = {
-        "accuracy and ECE": (f"{len(test):,} test images", len(test), FEW),
-        "results by class": (f"{tested:,} {test_unit} of the rarest class", tested, FEW // 10),
+        "accuracy and ECE": (f"{len(test):,} test images", len(test), _FEW),
+        "results by class": (f"{tested:,} {test_unit} of the rarest class", tested, _FEW // 10),
         "OOD thresholds": (f"{total:,} {unit}", total, tolerance_sample_size(KEPT_SHARE)),
-        f"prediction sets of {COVERAGE}": (f"{fewest:,} {unit} of {rarest}", fewest,
-                                           min_units(COVERAGE)),
+        f"prediction sets of {_COVERAGE}": (f"{fewest:,} {unit} of {rarest}", fewest,
+                                           min_units(_COVERAGE)),
         "samples=auto": (f"{len(held_out):,} {images.held_out} images", len(held_out), MIN_IMAGES),
     }  # fmt: skip
     rows = [("figure", "rests on", "")]

@@ -109,8 +109,7 @@ class _SharedRun:
         return {**self.images.parts, **outliers}
 
     @cached_property
-    def data(self) -> str:
-        """`data_digest` of the images."""
+    def data_digest(self) -> str:
         return data_digest(self._parts, self.images.class_names, self.digests)
 
     @property
@@ -218,7 +217,7 @@ def _check_finished(shared: _SharedRun, folder: Path) -> None:
         raise SettingsError(
             f"{folder}: expected the checkpoint of this recipe and seed, got other settings"
         )
-    if facts.get("data_digest") != shared.data:
+    if facts.get("data_digest") != shared.data_digest:
         raise DataError(f"{folder}: expected the checkpoint of {SAME_DATA}")
 
 
@@ -268,7 +267,9 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     settings, state = recipe.without_source, state_file(folder)
     if accelerator.is_main_process and not shared.resume:
         state.unlink(missing_ok=True)
-    run = Run(accelerator, recipe.seed, settings, state, shared.data, shared.resume, tracking)
+    run = Run(
+        accelerator, recipe.seed, settings, state, shared.data_digest, shared.resume, tracking
+    )
     result = train_adapters(network, recipe, images, outliers, run)
     network.cpu()
     whole = recipe.whole_network is not None
@@ -277,7 +278,7 @@ def _train_member(shared: _SharedRun, index: int) -> None:
         return
     print_lines(loss_lines(recipe, result))
     provenance = run_provenance(shared.recipe, device) | data_provenance(images, outliers=outliers)
-    provenance |= {"data_digest": shared.data, "training": result}
+    provenance |= {"data_digest": shared.data_digest, "training": result}
     if whole:
         named = {} if frozen.published is None else {"fine_tuned_from": frozen.published}
         frozen = replace(frozen, published=None, provenance=frozen.provenance | named)
@@ -388,9 +389,7 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
         )
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
     options = [model.options("det"), model.options("stoch", settings.samples)]
-    evaluation = evaluate(
-        model, images, shared.ood, options, settings.ood_images, others=others, folder=folders[0]
-    )
+    evaluation = evaluate(model, images, shared.ood, options, settings.ood_images, others)
     if shared.probe is not None:
         head = shared.probe.to(device)
         tested = head_log_probabilities(head, images.parts["test"])

@@ -18,18 +18,21 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from scipy.stats import t as student
-from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.scores.trajectories import Trajectories
-from training.calibration.thresholds import group_means, image_nll, lowest_nll_temperature
-from training.data.splits import SPLIT_SEED
+from training.calibration.thresholds import (
+    group_folds,
+    group_means,
+    image_nll,
+    lowest_nll_temperature,
+)
 from training.evaluation.intervals import CONFIDENCE, Floats, Ints
 
-PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, math.inf)
+_PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, math.inf)
 """To choose from; the loss is a sum over lesions. The last one changes the factor alone."""
-FOLDS = 5
+_FOLDS = 5
 _FACTOR_PENALTY = 1.0
 _MAX_ITERATIONS = 200
 
@@ -59,7 +62,6 @@ class HeadFit:
     """
 
     change: HeadChange
-    penalty: float
     cross_fitted: Sequence[tuple[Ints, HeadChange]]
 
 
@@ -117,26 +119,26 @@ def refit_heads(
     labels: Tensor,
     groups: Ints,
     temperature: float,
-) -> HeadFit:
+) -> HeadFit | None:
     """Fits a change of the heads, with the penalty of the lowest NLL of other groups.
+
+    None if that penalty is infinite: no change but that of the factor lowers it.
 
     Args:
         modes: Outputs in each mode for n images, at temperature 1; all of them weigh alike in a
             fit, and the NLL is that of the first.
         heads: That gave them.
         labels: (n,).
-        groups: (n,), at least FOLDS; each counts once, and they stay together.
+        groups: (n,), at least _FOLDS; each counts once, and they stay together.
         temperature: By which the logits are divided; the penalty is relative to it.
     """
     rows, outputs = _Rows.of(modes, heads, labels, groups), modes[0]
-    folds = list(
-        GroupKFold(FOLDS, shuffle=True, random_state=SPLIT_SEED).split(groups, groups=groups)
-    )
+    folds = list(group_folds(groups, _FOLDS))
     cross_fitted = {
         penalty: [
             (held_out, _fit(rows.images(rest), penalty, temperature)) for rest, held_out in folds
         ]
-        for penalty in PENALTIES
+        for penalty in _PENALTIES
     }
 
     present = labels.unique()
@@ -146,8 +148,10 @@ def refit_heads(
         among, true = _among(present, changed.flat_log_probabilities, labels)
         return float(group_means(image_nll(among, true, 1.0), groups).mean())
 
-    best = min(PENALTIES, key=nll)
-    return HeadFit(_fit(rows, best, temperature), best, cross_fitted[best])
+    best = min(_PENALTIES, key=nll)
+    if math.isinf(best):
+        return None
+    return HeadFit(_fit(rows, best, temperature), cross_fitted[best])
 
 
 def with_changed_heads(

@@ -3,7 +3,7 @@
 `eulerlora calibrate`, `policy fit` and `site fit` print it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from eulerlora.checkpoint.config import CheckpointConfig
@@ -11,35 +11,11 @@ from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
 from eulerlora_contract.answers import TargetClasses
 from training.calibration.policy import PolicyFit, urgent_sample_size
-from training.calibration.thresholds import KEPT_SHARE, CoverageSettings
 from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, markdown_table
 
-HEADS, TEMPERATURE, FEATURES, OOD = "heads", "temperature", "feature means", "OOD thresholds"
-ROUTINE, URGENT = "routine threshold", "urgent threshold"
-
-MIN_HEADS = 50
-"""Lesions to refit heads to. With 25 simulated ones (HAM10000, a colour cast) the AUROC fell."""
-
-_MIN_TEMPERATURE = 10
-"""Lesions of each class for a site's temperature, two for each fold of its cross-validation.
-
-Pictures without some of the classes would give a low temperature, because all probability of these
-classes looks wrong. `calibrate` needs one for each fold: its classes are as frequent as in
-training.
-"""
-
-_MIN_FEATURES = 50
-"""Lesions for feature means: the mean of n adds 1/n to the expected squared distance, here 2%."""
-
-_MIN_OOD = min_units(KEPT_SHARE)
-"""Lesions with which a site gets OOD thresholds of its own, 19: each keeps 95% of new lesions on
-average. With fewer, the thresholds of the checkpoint stay.
-
-A training and `calibrate` have no others to keep, and fit thresholds to any number of lesions. They
-call fewer than `tolerance_sample_size(KEPT_SHARE)`, 59, too few: the confidence that a threshold
-keeps 95% is then below 95%. Results state the confidence in both cases.
-"""
+FEATURES, OOD = "feature means", "OOD thresholds"
+ROUTINE, _URGENT = "routine threshold", "urgent threshold"
 
 
 @dataclass(frozen=True)
@@ -57,7 +33,7 @@ class FittedPart:
         return self.available >= self.needed
 
 
-def parts_table(parts: Sequence[FittedPart]) -> str:
+def parts_table(parts: Iterable[FittedPart]) -> str:
     rows = [
         [
             part.part,
@@ -112,7 +88,7 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
 
 def policy_parts(fit: PolicyFit) -> Iterator[FittedPart]:
     target, routine, urgent = fit.target, fit.routine, fit.urgent
-    parts = _target_parts(
+    parts = target_parts(
         routine.lesions, fit.lesions, routine.wanted, urgent.wanted, target, "lesions"
     )
     results = (
@@ -128,40 +104,11 @@ def policy_parts(fit: PolicyFit) -> Iterator[FittedPart]:
     yield FittedPart("entropy threshold", 1, fit.images, "images", reached)
 
 
-def site_parts(
-    lesions: Mapping[str, int],
-    unit: str,
-    sensitivity: float,
-    predictive_value: float,
-    coverage: CoverageSettings,
-    target: TargetClasses,
-) -> Iterator[FittedPart]:
-    """The parts of a site's calibration in their order, without results.
-
-    `lesions` are counted by the checkpoint's classes; every image counts as a lesion if `unit` is
-    "image". `sensitivity` is that of the routine threshold, to the critical classes of the target;
-    `predictive_value` that of the urgent threshold.
-    """
-    units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
-    yield FittedPart(HEADS, MIN_HEADS, total, units)
-    yield FittedPart(TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class")
-    yield FittedPart(FEATURES, _MIN_FEATURES, total, units)
-    yield FittedPart(OOD, _MIN_OOD, total, units)
-    available, classes = fewest, "each class"
-    if coverage.always_include_rare:
-        available, classes = max(lesions.values()), "a class"
-    for stated in coverage.coverages:
-        needed = min_units(stated)
-        yield FittedPart(sets_part(stated), needed, available, f"{units} of {classes}")
-    critical = sum(lesions.get(name, 0) for name in target.critical.classes)
-    yield from _target_parts(critical, total, sensitivity, predictive_value, target, units)
-
-
 def sets_part(coverage: float) -> str:
     return f"prediction sets {coverage:g}"
 
 
-def _target_parts(
+def target_parts(
     critical: int,
     total: int,
     sensitivity: float,
@@ -169,7 +116,12 @@ def _target_parts(
     target: TargetClasses,
     units: str,
 ) -> Iterator[FittedPart]:
+    """The parts of a policy in their order, without results.
+
+    `critical` and `total` are numbers of lesions; `sensitivity` is that of the routine threshold,
+    `predictive_value` that of the urgent threshold.
+    """
     unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
     yield FittedPart(ROUTINE, 1, critical, unit)
     yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss")
-    yield FittedPart(URGENT, urgent_sample_size(predictive_value), total, units)
+    yield FittedPart(_URGENT, urgent_sample_size(predictive_value), total, units)

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from tomlkit.items import InlineTable
 
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.answers import Disposition, Reason, TargetClasses
@@ -71,7 +72,7 @@ from training.evaluation.metrics import auroc, sensitivity_at_specificity
 from training.recipe.archives import ArchiveLabels, described
 from training.reporting.tables import cell
 
-SIGNIFICANT_DIGITS = 4
+_SIGNIFICANT_DIGITS = 4
 _UNCERTAIN_SHARE = 0.05
 """Default share of the images that may reach the entropy threshold."""
 
@@ -82,7 +83,7 @@ Names = NDArray[np.str_]
 
 
 def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDArray[Any]:
-    """Returns one value for each lesion, from the values of its images.
+    """One value for each lesion, from the values of its images.
 
     Args:
         values: (n,), n > 0.
@@ -96,7 +97,7 @@ def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDAr
 
 
 def fit_routine(critical: Floats, sensitivity: float) -> tuple[float, ThresholdEvidence]:
-    """Returns the highest threshold whose lower bound reaches `sensitivity`, and its evidence.
+    """The highest threshold whose lower bound reaches `sensitivity`, and its evidence.
 
     `critical`: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
     without a miss. It is rounded down to four significant digits, so that rounding of scores
@@ -116,7 +117,7 @@ def fit_routine(critical: Floats, sensitivity: float) -> tuple[float, ThresholdE
 
 
 def urgent_sample_size(predictive_value: float) -> int:
-    """Returns the number of lesions at the first urgent threshold that is tested; 20 for 0.5.
+    """The number of lesions at the first urgent threshold that is tested; 20 for 0.5.
 
     It is four times the number that establishes the predictive value without an exception. With
     fewer lesions, chance would often end the sequence at its first threshold.
@@ -127,7 +128,7 @@ def urgent_sample_size(predictive_value: float) -> int:
 def fit_urgent(
     scores: Floats, target: Bools, predictive_value: float, routine: float
 ) -> float | None:
-    """Returns the lowest threshold that is established to have `predictive_value`, or None.
+    """The lowest threshold that is established to have `predictive_value`, or None.
 
     Learn-then-Test with fixed-sequence testing (Angelopoulos, Bates, Candes, Jordan and Lei,
     arXiv:2110.01052): the thresholds of `URGENT_GRID` are tested in their order, until the exact
@@ -158,20 +159,20 @@ def fit_urgent(
 
 
 def round_down(value: float) -> float:
-    """Returns a positive number rounded down to four significant digits."""
+    """A positive number rounded down to four significant digits."""
     exact = Decimal(value)
     return float(exact.quantize(_unit(exact), ROUND_FLOOR))
 
 
 def round_up(value: float) -> float:
-    """Returns the next larger number with four significant digits; 0.001 for 0."""
+    """The next larger number with four significant digits; 0.001 for 0."""
     exact = Decimal(value)
     rounded = exact.quantize(_unit(exact), ROUND_CEILING)
     return float(rounded if rounded > exact else rounded + _unit(exact))
 
 
 def _unit(value: Decimal) -> Decimal:
-    return Decimal(1).scaleb(value.adjusted() - SIGNIFICANT_DIGITS + 1)
+    return Decimal(1).scaleb(value.adjusted() - _SIGNIFICANT_DIGITS + 1)
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def score_images(
     label: str,
     policy: Policy | None = None,
 ) -> PolicyInputs:
-    """Returns a model's scores of labelled images.
+    """A model's scores of labelled images.
 
     `label`: name of the progress bar. `policy`: whose dispositions end the rounds of `auto`; None
     scores all of its samples.
@@ -245,7 +246,7 @@ def policy_inputs(
     images: Sequence[LabelledImage],
     target: TargetClasses,
 ) -> PolicyInputs:
-    """Returns the scores from the summary of a model's predictions for labelled images.
+    """The scores from the summary of a model's predictions for labelled images.
 
     `classes`: of the model. An image without a cluster is a lesion by itself. Images labelled
     OUTSIDE show target lesions of none of the classes.
@@ -306,7 +307,7 @@ def fit_policy(
     predictive_value: float,
     uncertain_share: float = _UNCERTAIN_SHARE,
 ) -> PolicyFit:
-    """Returns the thresholds for a sensitivity to the critical classes and a predictive value.
+    """The thresholds for a sensitivity to the critical classes and a predictive value.
 
     The feature distance has no influence: a lesion counts by its target probability, also if an
     image of it is unfamiliar.
@@ -350,7 +351,7 @@ def fit_policy(
 
 
 def entropy_threshold(entropy: Floats, share: float) -> float:
-    """Returns the lowest threshold that at most a share of the entropies reach, rounded up.
+    """The lowest threshold that at most a share of the entropies reach, rounded up.
 
     `entropy`: (n,) in nats. The value has four significant digits.
     """
@@ -362,13 +363,8 @@ def entropy_threshold(entropy: Floats, share: float) -> float:
 
 @dataclass(frozen=True)
 class PolicyFile:
-    """A policy and its text, whose comments stay when thresholds change.
+    """A policy and its text, whose comments stay when thresholds change."""
 
-    Attributes:
-        name: In errors.
-    """
-
-    name: str
     text: str
     policy: Policy
 
@@ -389,10 +385,10 @@ class PolicyFile:
                 **target.model_dump(), routine=policy.target.routine, urgent=policy.target.urgent
             )
             policy = policy.model_copy(update={"target": rules})
-        return cls(name, text, policy)
+        return cls(text, policy)
 
     def fitted(self, fit: PolicyFit) -> Policy:
-        """Returns the next version of the policy, with fitted thresholds and without evidence."""
+        """The next version of the policy, with fitted thresholds and without evidence."""
         return self.policy.model_copy(
             update={
                 "version": self.policy.version + 1,
@@ -431,7 +427,7 @@ def _inline(content: Mapping[str, Any]) -> InlineTable:
     return table
 
 
-SPECIFICITY = 0.9
+_SPECIFICITY = 0.9
 """Specificity, by image, at which the sensitivity of the ranking is stated."""
 
 
@@ -475,7 +471,7 @@ class PolicyMeasurement:
             },
             "referral rate, without image quality": f"{self.evidence.referral_rate:.3f}",
             "AUROC, critical": cell(self.ranking["critical_auroc"]),
-            f"sensitivity, critical, at a specificity of {SPECIFICITY:.2f}": cell(
+            f"sensitivity, critical, at a specificity of {_SPECIFICITY:.2f}": cell(
                 self.ranking["critical_sensitivity"]
             ),
             "AUROC, target": cell(self.ranking["target_auroc"]),
@@ -485,7 +481,7 @@ class PolicyMeasurement:
 def measure_policy(
     images: PolicyInputs, policy: Policy, data: str, outside: Sequence[str] = ()
 ) -> PolicyMeasurement:
-    """Returns the performance of a policy's thresholds on images.
+    """The performance of a policy's thresholds on images.
 
     `data`: name of the images. `outside`: their labels of target lesions of none of the model's
     classes.
@@ -503,8 +499,8 @@ def measure_policy(
     urgent, unfamiliar = decided[Disposition.URGENT], decided[Disposition.UNFAMILIAR]
     urgency = np.select([urgent, unfamiliar, reached], [3, 2, 1], 0)
 
-    def lesions(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
-        """Returns the counts of the chosen images' lesions.
+    def counts(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
+        """The counts of the chosen images' lesions.
 
         `chosen`: (n,), at least one.
         """
@@ -521,29 +517,29 @@ def measure_policy(
             "reached": int(of_reached.sum()),
         }
 
-    def target(chosen: Bools) -> dict[str, Any]:
-        """Returns the evidence on target lesions, which need every image to be seen."""
-        counts = lesions(chosen, np.minimum)
-        hits = counts["urgent"] + counts["unfamiliar"] + counts["refer"]
-        return counts | _share("sensitivity", hits, counts["lesions"])
+    def detection(chosen: Bools) -> dict[str, Any]:
+        """The evidence on target lesions, which need every image to be seen."""
+        found = counts(chosen, np.minimum)
+        hits = found["urgent"] + found["unfamiliar"] + found["refer"]
+        return found | _share("sensitivity", hits, found["lesions"])
 
     def shares(chosen: Bools) -> dict[Disposition, Proportion | None]:
-        """Returns the share of the chosen images among those of each disposition."""
+        """The share of the chosen images among those of each disposition."""
         return {
             name: proportion(chosen[flags], cluster_indices(images.lesions[flags].tolist()))
             for name, flags in decided.items()
         }
 
-    others = lesions(other, np.maximum)
+    others = counts(other, np.maximum)
     spared = others["lesions"] - others["urgent"] - others["unfamiliar"] - others["refer"]
     evidence = MeasuredEvidence(
         data=data,
         images=len(images.scores),
         lesions=len(set(images.lesions.tolist())),
         referral_rate=_ceil_share(float((~decided[Disposition.ROUTINE]).mean())),
-        critical=TargetEvidence(**target(images.critical)),
-        target=TargetEvidence(**target(images.target)),
-        outside=OutsideEvidence(**target(images.outside), labels=tuple(outside))
+        critical=TargetEvidence(**detection(images.critical)),
+        target=TargetEvidence(**detection(images.target)),
+        outside=OutsideEvidence(**detection(images.outside), labels=tuple(outside))
         if images.outside.any()
         else None,
         others=OtherEvidence(**others, **_share("specificity", spared, others["lesions"])),
@@ -610,7 +606,7 @@ def operating_curves(images: PolicyInputs) -> dict[str, Floats]:
 
 
 def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ...]:
-    """Returns the evidence by the values of each attribute with two or more, in their order.
+    """The evidence by the values of each attribute with two or more, in their order.
 
     The AUROC of a diagnosis without target lesions, such as one by follow-up, compares its lesions
     with the target lesions of all groups.
@@ -640,7 +636,7 @@ def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ..
 
 
 def _share_of_lesions(flags: Bools, chosen: Bools, lesions: Names) -> IntervalEvidence | None:
-    """Returns the share of the chosen images' lesions with all flags; None without any."""
+    """The share of the chosen images' lesions with all flags; None without any."""
     if not chosen.any():
         return None
     of_lesions = by_lesion(flags[chosen], lesions[chosen], np.logical_and)
@@ -655,7 +651,7 @@ def _share_of_lesions(flags: Bools, chosen: Bools, lesions: Names) -> IntervalEv
 
 
 def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEvidence | None:
-    """Returns the AUROC of the target probability by image, with an interval over lesions."""
+    """The AUROC of the target probability by image, with an interval over lesions."""
     if not (positive.any() and negative.any()):
         return None
     kept = positive | negative
@@ -676,7 +672,7 @@ def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEv
 
 
 def _urgent_evidence(urgent: Bools, target: Bools, lesions: Names) -> UrgentEvidence | None:
-    """Returns the target lesions among those with an urgent image; None without any.
+    """The target lesions among those with an urgent image; None without any.
 
     Each argument is (n,), of images.
     """
@@ -697,10 +693,10 @@ def _share(name: str, hits: int, lesions: int) -> dict[str, Any]:
 
 
 def ranking(images: PolicyInputs) -> Estimates:
-    """Returns how a model orders images, whatever the thresholds, with intervals over lesions.
+    """How a model orders images, whatever the thresholds, with intervals over lesions.
 
     critical_auroc: AUROC of the probability of the critical classes, against all others.
-    critical_sensitivity: share of their images that this probability finds at `SPECIFICITY`.
+    critical_sensitivity: share of their images that this probability finds at `_SPECIFICITY`.
     target_auroc: AUROC of the probability of the target classes against the others.
     Target lesions of none of the model's classes are left out.
     """
@@ -712,7 +708,7 @@ def ranking(images: PolicyInputs) -> Estimates:
         return {
             "critical_auroc": auroc(critical_scores, critical, weights),
             "critical_sensitivity": sensitivity_at_specificity(
-                SPECIFICITY, critical_scores, critical, weights
+                _SPECIFICITY, critical_scores, critical, weights
             ),
             "target_auroc": auroc(scores, target, weights),
         }
@@ -722,17 +718,16 @@ def ranking(images: PolicyInputs) -> Estimates:
 
 def measure_archive(
     model: EulerLoRA,
-    folder: Path,
     archive: Path,
     labels: ArchiveLabels,
     options: Options,
     policy: Policy,
     skip_bad: bool = False,
 ) -> PolicyMeasurement:
-    """Returns the performance of a policy on labelled pictures that had no part in anything.
+    """The performance of a policy on labelled pictures that had no part in anything.
 
-    `folder`: of the model's checkpoint, which knows the images of its training. `archive`: a folder
-    or tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
+    `model`: of a stored checkpoint, which knows the images of its training. `archive`: a folder or
+    tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
     """
     names = LabelNames(
         classes=model.classes,
@@ -747,19 +742,20 @@ def measure_archive(
     if labels.table is not None:
         images = described(images, archive, labels.table)
     scored = score_images(model, images, options, policy.target, labels.title, policy)
-    title = named_with_seen(labels.title, folder, local.images)
+    assert model.folder is not None
+    title = named_with_seen(labels.title, model.folder, local.images)
     return measure_policy(scored, policy, title, labels.outside)
 
 
 def evidence_of(
-    model: EulerLoRA,
+    model: EulerLoRA | Checkpoint,
     options: Options,
     fit: PolicyFit,
     data: str,
     measured: Sequence[PolicyMeasurement],
     in_training: int = 0,
 ) -> Evidence:
-    """Returns the evidence of a fitted policy.
+    """The evidence of a fitted policy.
 
     `data`: name of the images of the fit. `in_training`: those of them that the model was trained
     on; a fit to such images establishes nothing.
@@ -775,7 +771,7 @@ def evidence_of(
     return Evidence(
         model=model.config.name,
         revision=model.revision,
-        precision=model.precision,
+        precision=options.precision,
         mode=options.mode,
         samples=options.samples,
         views=options.views,

@@ -9,7 +9,6 @@ cross-fitted outputs, those of each lesion by heads that were fitted without it.
 
 import copy
 import hashlib
-import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save
-from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
@@ -41,6 +39,7 @@ from eulerlora.checkpoint.weights import BACKBONE_FILE, tensors_sha256, write_te
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.scores.ood_scores import FeatureDistance
+from eulerlora.scores.prediction_sets import min_units
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import (
     atomic_write,
@@ -49,31 +48,18 @@ from eulerlora_contract.output_files import (
     new_folder,
 )
 from eulerlora_contract.policy.policy import Policy
-from eulerlora_contract.sampling import (
-    DEFAULT_SAMPLES,
-    MODES,
-    Mode,
-    Options,
-    PrecisionChoice,
-)
-from training.calibration.heads import (
-    HeadComparison,
-    HeadFit,
-    refit_heads,
-    with_changed_heads,
-)
+from eulerlora_contract.sampling import MODES, Mode, Options, PrecisionChoice
+from training.calibration.heads import HeadComparison, refit_heads, with_changed_heads
 from training.calibration.parts import (
     FEATURES,
-    HEADS,
     OOD,
     ROUTINE,
-    TEMPERATURE,
     FittedPart,
     parts_table,
     policy_parts,
     results_table,
     sets_part,
-    site_parts,
+    target_parts,
 )
 from training.calibration.policy import (
     PolicyFile,
@@ -90,6 +76,7 @@ from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
     data_sha256,
+    group_folds,
     group_means,
     image_nll,
     upper_quantile,
@@ -99,7 +86,7 @@ from training.calibration.thresholds import (
 from training.data.copies import image_digests, images_in_training
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
-from training.data.splits import SPLIT_SEED, split_off
+from training.data.splits import split_off
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Ints, cluster_indices, proportion
 from training.evaluation.prediction_sets import Lesions, set_coverages
@@ -107,7 +94,34 @@ from training.recipe.schema import CALIBRATED_SAMPLES
 from training.reporting.charts import RELIABILITY
 from training.reporting.model_card import site_sections
 
+_HEADS, _TEMPERATURE = "heads", "temperature"
+
+MIN_HEADS = 50
+"""Lesions to refit heads to. With 25 simulated ones (HAM10000, a colour cast) the AUROC fell."""
+
+_MIN_TEMPERATURE = 10
+"""Lesions of each class for a site's temperature, two for each fold of its cross-validation.
+
+Pictures without some of the classes would give a low temperature, because all probability of these
+classes looks wrong. `calibrate` needs one for each fold: its classes are as frequent as in
+training.
+"""
+
+_MIN_FEATURES = 50
+"""Lesions for feature means: the mean of n adds 1/n to the expected squared distance, here 2%."""
+
+_MIN_OOD = min_units(KEPT_SHARE)
+"""Lesions with which a site gets OOD thresholds of its own, 19: each keeps 95% of new lesions on
+average. With fewer, the thresholds of the checkpoint stay.
+
+A training and `calibrate` have no others to keep, and fit thresholds to any number of lesions. They
+call fewer than `tolerance_sample_size(KEPT_SHARE)`, 59, too few: the confidence that a threshold
+keeps 95% is then below 95%. Results state the confidence in both cases.
+"""
+
 _FEATURE_FOLDS = 2
+_COPIED = (ADAPTERS_FILE, BACKBONE_FILE, RELIABILITY, TRAINING_IMAGES_FILE)
+_SECTION = re.compile(r"^## ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -119,7 +133,7 @@ class SiteSettings:
         predictive_value: Required of the urgent threshold.
         coverage: Of the prediction sets.
         mode: Of the predictions that the policy applies to, whose NLL the temperature lowers.
-        samples: Of the same, per adapter; None for the default.
+        samples: Of mode stoch, per adapter.
         policy: To start from.
         hold_out: Share of the lesions to measure on; None fits on all.
         precision: Of all predictions, which the new checkpoint records.
@@ -129,7 +143,7 @@ class SiteSettings:
     predictive_value: float
     coverage: CoverageSettings
     mode: Mode
-    samples: int | None
+    samples: int
     policy: PolicyFile
     hold_out: float | None = None
     precision: PrecisionChoice = "float32"
@@ -160,8 +174,7 @@ class _SiteFit:
 
 def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     """Fits the parts that have enough lesions to a fit with outputs at temperature 1."""
-    samples = settings.samples or DEFAULT_SAMPLES
-    fit = _with_temperature(fit, settings.mode, samples)
+    fit = _with_temperature(fit, settings.mode, settings.samples)
     fit = _with_feature_means(fit)
     if fit.parts[OOD].met:
         config = fit.config.model_copy(update={"thresholds": (), "margins": None})
@@ -173,7 +186,7 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     if not fit.parts[ROUTINE].met:
         return fit
     outputs, target = fit.outputs, settings.policy.policy.target
-    summary = outputs.trajectories(settings.mode, samples).summary()
+    summary = outputs.trajectories(settings.mode, settings.samples).summary()
     scored = policy_inputs(fit.config.class_names, summary, outputs.images, target)
     policy_fit = fit_policy(scored, target, settings.sensitivity, settings.predictive_value)
     fit = replace(fit, policy_fit=policy_fit)
@@ -183,19 +196,37 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     return fit
 
 
-def _with_heads(fit: _SiteFit, refitted: HeadFit, heads: AdapterHeads) -> _SiteFit:
-    """Returns a fit with other heads, and with outputs of heads that had no part of their images.
+def _with_refitted_heads(
+    fit: _SiteFit, heads: AdapterHeads, settings: SiteSettings
+) -> _SiteFit | str:
+    """The fit with refitted heads, or why there is none.
 
-    What belongs to the outputs of the old heads is removed.
+    The outputs of each picture are then those of heads that were fitted without its lesion. What
+    belongs to the outputs of the old heads is removed.
 
     Args:
         fit: With outputs at temperature 1.
-        refitted: To these outputs.
         heads: That gave them.
+        settings: Of the fit.
     """
+    if settings.hold_out is None:
+        return "not refitted: only pictures of --hold-out can show that it helps"
+    if type(heads) is not AdapterHeads:
+        return "not refitted: the method has heads of its own"
+    outputs, mode = fit.outputs, settings.mode
+    modes = [mode, *(other for other in MODES if other != mode)]
+    refitted = refit_heads(
+        [outputs.trajectories(of, settings.samples) for of in modes],
+        heads,
+        outputs.labels,
+        outputs.groups,
+        fit.config.temperatures[mode],
+    )
+    if refitted is None:
+        return "not refitted: no change lowers the NLL of lesions outside of its fit"
     det, stoch = (
-        with_changed_heads(outputs, heads, refitted.cross_fitted)
-        for outputs in (fit.outputs.det, fit.outputs.stoch)
+        with_changed_heads(of_mode, heads, refitted.cross_fitted)
+        for of_mode in (outputs.det, outputs.stoch)
     )
     new = copy.deepcopy(heads)
     refitted.change.apply(new)
@@ -203,24 +234,24 @@ def _with_heads(fit: _SiteFit, refitted: HeadFit, heads: AdapterHeads) -> _SiteF
     return replace(
         fit,
         config=fit.config.model_copy(update=stale),
-        outputs=replace(fit.outputs, det=det, stoch=stoch),
+        outputs=replace(outputs, det=det, stoch=stoch),
         heads=new,
     )
 
 
 def _with_temperature(fit: _SiteFit, chosen: Mode, samples: int) -> _SiteFit:
-    """Returns the fit at its new temperature; the outputs of the given one are at temperature 1.
+    """The fit at its new temperature; the outputs of the given one are at temperature 1.
 
     A checkpoint that samples views has a temperature for each mode.
     """
     config, temperatures = fit.config, dict(fit.config.temperatures)
-    if fit.parts[TEMPERATURE].met:
+    if fit.parts[_TEMPERATURE].met:
         fits = {
             mode: fit.outputs.temperature(mode, samples)
             for mode in (MODES if config.views > 1 else (chosen,))
         }
         temperatures = {mode: fits.get(mode, fits[chosen]).temperature for mode in MODES}
-        fit = fit.with_result(TEMPERATURE, "; ".join(scaling.summary for scaling in fits.values()))
+        fit = fit.with_result(_TEMPERATURE, "; ".join(scaling.summary for scaling in fits.values()))
     det, stoch = temperatures["det"], temperatures["stoch"]
     update: dict[str, object] = {
         "temperature": det,
@@ -319,7 +350,7 @@ class SiteOffset:
 def fit_offset(
     distance: FeatureDistance, features: Tensor, labels: Tensor, groups: Ints
 ) -> SiteOffset:
-    """Returns the offset of a site's pictures, with cross-fitted offsets.
+    """The offset of a site's pictures, with cross-fitted offsets.
 
     Args:
         distance: With one mean for each class.
@@ -329,8 +360,7 @@ def fit_offset(
     """
     differences = features - distance.statistics.means[labels]
     by_picture = torch.empty_like(differences)
-    folds = GroupKFold(_FEATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
-    for rest, held_out in folds.split(groups, groups=groups):
+    for rest, held_out in group_folds(groups, _FEATURE_FOLDS):
         by_picture[held_out] = _mean(differences[rest], groups[rest])
     return SiteOffset(
         offset=_mean(differences, groups),
@@ -341,17 +371,11 @@ def fit_offset(
 
 
 def _mean(differences: Tensor, groups: Ints) -> Tensor:
-    """Returns (d,) the mean over groups of the means of their pictures."""
+    """The mean over groups of the means of their pictures, (d,)."""
     indices = torch.from_numpy(np.unique(groups, return_inverse=True)[1])
     sizes = indices.bincount()
     weights = 1 / (sizes[indices] * len(sizes))
     return weights.to(differences) @ differences
-
-
-POLICY = "policy.toml"
-COPIED = (ADAPTERS_FILE, BACKBONE_FILE, RELIABILITY, TRAINING_IMAGES_FILE)
-_SECTION = re.compile(r"^## ", re.MULTILINE)
-ALL, FIT, HELD_OUT = "site pictures", "site pictures of the fit", "held-out site pictures"
 
 
 @dataclass(frozen=True)
@@ -416,11 +440,12 @@ def calibrate_site(
     images, held_out = split_images(local.images, settings.hold_out)
     names = checkpoint.config.class_names
     lesions = dict(zip(names, Lesions.of(images).counts(len(names)), strict=True))
-    parts = _parts(local, lesions, settings)
-    data = f"{local.name}, {ALL if settings.hold_out is None else FIT}"
+    parts = _site_parts(local, lesions, settings)
+    data = f"{local.name}, site pictures{'' if settings.hold_out is None else ' of the fit'}"
+    held_out_name = f"{local.name}, held-out site pictures"
     seen = images_in_training(source, local.images)
     old = EulerLoRA.of(checkpoint, device, settings.precision)
-    options = old.options(settings.mode, settings.samples)
+    options = old.options(settings.mode, settings.samples if settings.mode == "stoch" else None)
     if parts[ROUTINE].met:
         check_classes(old, policy.target)
     unscaled = {"temperature": 1.0, "stoch_temperature": None}
@@ -429,10 +454,10 @@ def calibrate_site(
         device,
         old.precision,
     )
-    samples = [*CALIBRATED_SAMPLES, settings.samples or DEFAULT_SAMPLES]
+    samples = [*CALIBRATED_SAMPLES, settings.samples]
     outputs = CalibrationOutputs.of(model, images, data, samples)
     start = _SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
-    trained = _training_images(source, images) if held_out and parts[HEADS].met else b""
+    trained = _training_images(source, images) if held_out and parts[_HEADS].met else b""
 
     def fitted(fit: _SiteFit) -> Checkpoint:
         facts = {  # without a date, so that a second fit has the same revision
@@ -450,7 +475,7 @@ def calibrate_site(
         config = fit.config.model_copy(update={"provenance": provenance})
         network = checkpoint.network
         if fit.heads is not None:
-            network = load_checkpoint(source).network
+            network = load_checkpoint(source).network  # not rounded to a precision
             network.heads = fit.heads
             digest = tensors_sha256(dict(network.adapter_parameters()))
             adapters = config.adapters.model_copy(update={"sha256": digest})
@@ -458,12 +483,11 @@ def calibrate_site(
             if trained:
                 digest = hashlib.sha256(trained).hexdigest()
                 config = config.model_copy(update={"training_images_sha256": digest})
-        revision = revision_of(config)
         return replace(
             checkpoint,
             network=network,
             config=config,
-            revision=revision,
+            revision=revision_of(config),
             feature_distance=fit.distance,
         )
 
@@ -474,36 +498,38 @@ def calibrate_site(
         model = EulerLoRA.of(fitted(fit), device, old.precision)
         return _measure_site(model, held_out, options, policy_of(fit), held_out_name)
 
-    held_out_name, results = f"{local.name}, {HELD_OUT}", dict[str, SiteMeasurement]()
-    fit = _fit_site(start, settings)
+    fit, results = _fit_site(start, settings), dict[str, SiteMeasurement]()
     if held_out:
         before = policy if parts[ROUTINE].met else None
         results["before"] = _measure_site(old, held_out, options, before, held_out_name)
         results["after"] = measure(fit)
-    refit = _refitted(start, checkpoint, settings) if parts[HEADS].met else None
+    refit = None
+    if parts[_HEADS].met:
+        refit = _with_refitted_heads(start, checkpoint.network.heads, settings)
     if isinstance(refit, str):
-        fit = fit.with_result(HEADS, refit)
+        fit = fit.with_result(_HEADS, refit)
     elif refit is not None:
         with_heads = _fit_site(refit, settings)
         results["new heads"] = measure(with_heads)
         helps, result = _compare(results["after"], results["new heads"], held_out)
         if helps:
             fit = with_heads
-            results["thresholds only"], results["after"] = (
-                results["after"],
-                results.pop("new heads"),
-            )
-        fit = fit.with_result(HEADS, f"{'refitted' if helps else 'not refitted'}: {result}")
+            results["thresholds only"] = results["after"]
+            results["after"] = results.pop("new heads")
+        fit = fit.with_result(_HEADS, f"{'refitted' if helps else 'not refitted'}: {result}")
     written, new_policy = fitted(fit), policy_of(fit)
     if fit.policy_fit is not None and new_policy is not None:
         after = results.get("after")
         measured = () if after is None or after.policy is None else (after.policy,)
         known = {image.name for image in (images if fit.heads is not None else seen or ())}
         in_training = len({image.name for image in images} & known)
-        new = EulerLoRA.of(written, device, old.precision)
-        evidence = evidence_of(new, options, fit.policy_fit, data, measured, in_training)
+        evidence = evidence_of(written, options, fit.policy_fit, data, measured, in_training)
         new_policy = new_policy.model_copy(update={"evidence": evidence})
-    _write_site_checkpoint(source, out, written, settings.policy, new_policy, fit.heads, trained)
+    adapters = None if fit.heads is None else dict(written.network.adapter_parameters())
+    with new_folder(out) as partial:
+        _write_files(partial, source, written, adapters, trained)
+        if new_policy is not None:
+            settings.policy.write(partial / "policy.toml", new_policy)
     return SiteReport(
         fitted=len(images),
         measured=len(held_out),
@@ -515,31 +541,10 @@ def calibrate_site(
     )
 
 
-def _refitted(start: _SiteFit, checkpoint: Checkpoint, settings: SiteSettings) -> _SiteFit | str:
-    """Returns the start of a fit with refitted heads, or why there is none."""
-    heads = checkpoint.network.heads
-    if settings.hold_out is None:
-        return "not refitted: only pictures of --hold-out can show that it helps"
-    if type(heads) is not AdapterHeads:
-        return "not refitted: the method has heads of its own"
-    outputs, mode = start.outputs, settings.mode
-    samples = settings.samples or DEFAULT_SAMPLES
-    refitted = refit_heads(
-        [outputs.trajectories(of, samples) for of in (mode, *(m for m in MODES if m != mode))],
-        heads,
-        outputs.labels,
-        outputs.groups,
-        start.config.temperatures[mode],
-    )
-    if not math.isfinite(refitted.penalty):
-        return "not refitted: no change lowers the NLL of lesions outside of its fit"
-    return _with_heads(start, refitted, heads)
-
-
 def _compare(
     old: SiteMeasurement, new: SiteMeasurement, images: Sequence[LabelledImage]
 ) -> tuple[bool, str]:
-    """Returns whether refitted heads are better on pictures outside of the fit, and in words."""
+    """True if refitted heads are better on pictures outside of the fit; and in words."""
     comparison = HeadComparison.of(
         old.log_probabilities,
         new.log_probabilities,
@@ -556,7 +561,7 @@ def _compare(
 
 
 def _training_images(source: Path, images: Sequence[LabelledImage]) -> bytes:
-    """Returns `training_images.safetensors` with these images; empty if it is not known."""
+    """`training_images.safetensors` with these images too; empty if the source has none."""
     stored = read_training_images(source)
     if not stored:
         return b""
@@ -564,24 +569,36 @@ def _training_images(source: Path, images: Sequence[LabelledImage]) -> bytes:
     return save({**stored, "adapters": of_heads.unique()})
 
 
-def _parts(
+def _site_parts(
     local: LocalImages, lesions: Mapping[str, int], settings: SiteSettings
 ) -> dict[str, FittedPart]:
-    """Returns what the lesions of the classes suffice for.
+    """The parts by name, in their order, without results.
+
+    `lesions` are counted by the checkpoint's classes; every image counts as one without groups.
 
     Raises:
-        DataError: For nothing.
+        DataError: For lesions that suffice for no part.
     """
-    listed = site_parts(
-        lesions,
-        local.unit,
-        settings.sensitivity,
-        settings.predictive_value,
-        settings.coverage,
-        settings.policy.policy.target,
-    )
+    units, total, fewest = f"{local.unit}s", sum(lesions.values()), min(lesions.values())
+    coverage, target = settings.coverage, settings.policy.policy.target
+    of_classes, classes = fewest, "each class"
+    if coverage.always_include_rare:
+        of_classes, classes = max(lesions.values()), "a class"
+    critical = sum(lesions.get(name, 0) for name in target.critical.classes)
+    required = settings.sensitivity, settings.predictive_value
+    listed = [
+        FittedPart(_HEADS, MIN_HEADS, total, units),
+        FittedPart(_TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class"),
+        FittedPart(FEATURES, _MIN_FEATURES, total, units),
+        FittedPart(OOD, _MIN_OOD, total, units),
+        *(
+            FittedPart(sets_part(stated), min_units(stated), of_classes, f"{units} of {classes}")
+            for stated in coverage.coverages
+        ),
+        *target_parts(critical, total, *required, target, units),
+    ]
     parts = {part.part: part for part in listed}
-    if not any(part.met for part in parts.values()):
+    if not any(part.met for part in listed):
         ood, routine = parts[OOD], parts[ROUTINE]
         raise DataError(
             f"{local.name}: expected at least {ood.needed} {ood.unit}, or {routine.needed} "
@@ -593,7 +610,7 @@ def _parts(
 def split_images(
     images: Sequence[LabelledImage], held_out: float | None
 ) -> tuple[Sequence[LabelledImage], Sequence[LabelledImage]]:
-    """Returns the images to fit to and to measure on, sorted by name, without a common group.
+    """The images to fit to and to measure on, sorted by name, without a common group.
 
     Args:
         images: Those of a `cluster_name` are a group.
@@ -614,7 +631,7 @@ def _measure_site(
     policy: Policy | None,
     data: str,
 ) -> SiteMeasurement:
-    """Returns the results of a model on at least one picture.
+    """The results of a model on at least one picture.
 
     Args:
         model: With the calibration of the site.
@@ -657,56 +674,43 @@ def _measure_site(
     return SiteMeasurement(results, measured, trajectories.flat_log_probabilities)
 
 
-def _write_site_checkpoint(
-    source: Path,
+def _write_files(
     folder: Path,
+    source: Path,
     checkpoint: Checkpoint,
-    file: PolicyFile,
-    policy: Policy | None,
-    heads: AdapterHeads | None,
+    adapters: Mapping[str, Tensor] | None,
     training_images: bytes,
 ) -> None:
-    """Writes a checkpoint with the weights of that in `source`, and its policy.
+    """Writes the files of a checkpoint with the weights of that in `source`, which does not change.
 
     The known answer is computed from the written files.
 
     Args:
-        source: Folder of the checkpoint that was calibrated; it does not change.
-        folder: Missing or empty.
+        folder: Empty.
+        source: Of the checkpoint that was fitted.
         checkpoint: With the new config.
-        file: The policy's text before the fit, whose comments stay.
-        policy: Fitted to `file`; None writes none.
-        heads: None for those of `source`.
-        training_images: Content of this file with other heads; empty without it.
-
-    Raises:
-        StorageError: For a full disk.
+        adapters: With refitted heads; None for those of `source`.
+        training_images: Content of this file with refitted heads; empty without it.
     """
     config = checkpoint.config
-    with new_folder(folder) as partial:
-        for name in COPIED:
-            if (original := current_file(source, name)).is_file():
-                with atomic_write(partial / name) as copied:
-                    shutil.copyfile(original, copied)
-        if heads is not None:
-            network = load_checkpoint(source).network  # not rounded to a precision
-            network.heads = heads
-            tensors = dict(network.adapter_parameters())
-            write_tensors(partial / ADAPTERS_FILE, tensors, torch.float32, {})
-            if training_images:
-                with atomic_write(partial / TRAINING_IMAGES_FILE) as stored:
-                    stored.write_bytes(training_images)
-        if checkpoint.feature_distance is not None:
-            write_feature_statistics(partial, checkpoint.feature_distance.statistics)
-        write_card(partial, _site_card(stored_card(source), config))
-        write_config(partial, config)
-        write_known_answer(partial, load_checkpoint(partial).network, config)
-        if policy is not None:
-            file.write(partial / POLICY, policy)
+    for name in _COPIED:
+        if (original := current_file(source, name)).is_file():
+            with atomic_write(folder / name) as copied:
+                shutil.copyfile(original, copied)
+    if adapters is not None:
+        write_tensors(folder / ADAPTERS_FILE, adapters, torch.float32, {})
+        if training_images:
+            with atomic_write(folder / TRAINING_IMAGES_FILE) as stored:
+                stored.write_bytes(training_images)
+    if checkpoint.feature_distance is not None:
+        write_feature_statistics(folder, checkpoint.feature_distance.statistics)
+    write_card(folder, _site_card(stored_card(source), config))
+    write_config(folder, config)
+    write_known_answer(folder, load_checkpoint(folder).network, config)
 
 
 def _site_card(card: str, config: CheckpointConfig) -> str:
-    """Returns a model card with the section on local pictures as its first one.
+    """A model card with the section on local pictures as its first one.
 
     Args:
         card: Of the checkpoint with the same weights; it may have such a section already.

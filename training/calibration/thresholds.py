@@ -11,7 +11,7 @@ least KEPT_SHARE of new lesions have no image beyond it, with 95% confidence.
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -42,7 +42,6 @@ from eulerlora_contract.sampling import (
     MAX_AUTO_SAMPLES,
     Auto,
     Mode,
-    Options,
     Precision,
 )
 from training.data.images import LabelledImage
@@ -98,9 +97,8 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
     lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay together in the
     cross-validation.
     """
-    folds = GroupKFold(TEMPERATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
     benefits = np.zeros(len(labels))
-    for rest, held_out in folds.split(groups, groups=groups):
+    for rest, held_out in group_folds(groups, TEMPERATURE_FOLDS):
         fitted = lowest_nll_temperature(log_probabilities[rest], labels[rest], groups[rest])
         outputs, true = log_probabilities[held_out], labels[held_out]
         benefits[held_out] = image_nll(outputs, true, 1.0) - image_nll(outputs, true, fitted)
@@ -110,6 +108,12 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
         improvement=float(by_group.mean()),
         standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
     )
+
+
+def group_folds(groups: Ints, folds: int) -> Iterator[tuple[Ints, Ints]]:
+    """Yields the indices outside and inside of each fold, always the same; groups stay together."""
+    splitter = GroupKFold(folds, shuffle=True, random_state=SPLIT_SEED)
+    yield from splitter.split(groups, groups=groups)
 
 
 def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> Floats:
@@ -178,10 +182,6 @@ class CalibrationOutputs:
     def labels(self) -> Tensor:
         return torch.tensor([image.label for image in self.images])
 
-    def options(self, config: CheckpointConfig, mode: Mode, samples: int) -> Options:
-        views = config.default_views(mode)
-        return Options(mode, samples, config.sampler, views, self.precision)
-
     def trajectories(self, mode: Mode, samples: int) -> Trajectories:
         """The trajectories of a mode; those of `stoch` with so many samples."""
         return self.det if mode == "det" else self.stoch.first(samples)
@@ -231,7 +231,7 @@ def with_auto_threshold(
     when they are settled. Unchanged without margins, which fewer than `MIN_IMAGES` images do not
     give.
     """
-    options = outputs.options(config, "stoch", MAX_AUTO_SAMPLES)
+    options = config.options("stoch", MAX_AUTO_SAMPLES, precision=outputs.precision)
     rule, compared = config.stopping_rule(outputs.precision), config.threshold(options)
     margins = config.margins or fit_margins(outputs.stoch, distance, rule, outputs.data)
     if margins is None:
@@ -258,10 +258,11 @@ def precision_changes(
     largest = exact.stoch.views.shape[2]
     changes = []
     for mode, samples in _calibrated([min(DEFAULT_SAMPLES, largest)]):
+        stated = None if mode == "det" else samples
         one, other = (
             outputs.trajectories(mode, samples).summary(
                 distance,
-                config.threshold(outputs.options(config, mode, samples)),
+                config.threshold(config.options(mode, stated, precision=outputs.precision)),
             )
             for outputs in (exact, rounded)
         )

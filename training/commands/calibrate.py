@@ -157,21 +157,20 @@ def calibrate_command(
         raise click.UsageError("--auto-only excludes --sampler, --views and --coverage")
     images = checkpoint_dataset(read_config(checkpoint), data, skip_bad, table)
     report_skipped(images)
+    run_on = choose_device(device)
     if auto_only:
-        config = calibrate_auto(checkpoint, images, choose_device(device), precision)
-        click.echo(parts_table(list(calibrated_parts(config))))
-        return
-    settings = CoverageSettings(coverage, always_include_rare)
-    config = calibrate(
-        checkpoint,
-        images,
-        choose_device(device),
-        sampler=sampler,
-        coverage=settings,
-        precision=precision,
-        views=views,
-    )
-    click.echo(parts_table(list(calibrated_parts(config))))
+        config = calibrate_auto(checkpoint, images, run_on, precision)
+    else:
+        config = calibrate(
+            checkpoint,
+            images,
+            run_on,
+            sampler=sampler,
+            coverage=CoverageSettings(coverage, always_include_rare),
+            precision=precision,
+            views=views,
+        )
+    click.echo(parts_table(calibrated_parts(config)))
 
 
 @click.command(
@@ -271,8 +270,8 @@ def policy_fit_command(
     others = _archives(archives)
     model = EulerLoRA.load(checkpoint, device, precision)
     options = model.options(mode, samples)
-    start = (policy, None) if policy.exists() else (None, model.config.target)
-    file = PolicyFile.read(*start)
+    exists = policy.exists()
+    file = PolicyFile.read(policy) if exists else PolicyFile.read(None, model.config.target)
     target = file.policy.target
     images = checkpoint_dataset(model.config, data, skip_bad, table)
     report_skipped(images)
@@ -292,8 +291,7 @@ def policy_fit_command(
     if part != TEST:
         measured.append(measure_policy(scored(TEST, fitted), fitted, named(TEST)))
     measured += [
-        measure_archive(model, checkpoint, path, labels, options, fitted, skip_bad)
-        for path, labels in others
+        measure_archive(model, path, labels, options, fitted, skip_bad) for path, labels in others
     ]
     name = named(part)
     seen = images_in_training(checkpoint, images.parts[part]) or ()
@@ -308,7 +306,7 @@ def policy_fit_command(
         title = f"Lesions by their probability of {fitted.target.name}, {model.config.name}"
         write_figure(threshold_chart(curves, CURVE_THRESHOLDS, marks, title), chart)
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
-    click.echo(f"{parts_table(list(policy_parts(fit)))}\n")
+    click.echo(f"{parts_table(policy_parts(fit))}\n")
     if (shown := performance(fitted)) is not None:
         click.echo(f"{shown.markdown}\n")
     if measured:
@@ -442,7 +440,7 @@ def site_fit_command(
         predictive_value=predictive_value,
         coverage=CoverageSettings(coverage, always_include_rare),
         mode=mode,
-        samples=samples,
+        samples=samples or DEFAULT_SAMPLES,
         policy=PolicyFile.read(policy, _target(config, target, target_name, policy)),
         hold_out=hold_out,
         precision=precision,

@@ -111,7 +111,7 @@ def evaluate_command(
     report_skipped(images, *sets)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the long work rather than after it
-    evaluation = evaluate(model, images, sets, options, ood_images, folder=checkpoint)
+    evaluation = evaluate(model, images, sets, options, ood_images)
     click.echo(markdown(evaluation.report))
     if out is not None:
         write_report(out, evaluation)

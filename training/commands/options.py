@@ -12,7 +12,7 @@ import click
 from eulerlora.commands import PRECISION_CHOICES, max_pixels_option
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, Auto
 
-COLUMNS = ("path", "label", "group", "split")
+_COLUMNS = ("path", "label", "group", "split")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
@@ -48,14 +48,14 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_table(ignore_columns: bool, attributes: tuple[str, ...], **options: Any) -> Any:
         from training.data.dataset import LabelTable  # noqa: PLC0415 - imports torch
 
-        names = {column: options.pop(f"{column}_column") for column in COLUMNS}
+        names = {column: options.pop(f"{column}_column") for column in _COLUMNS}
         columns = {column: name for column, name in names.items() if name is not None}
         table = LabelTable.model_validate(
             {"ignore_columns": ignore_columns, "columns": columns, "attributes": attributes}
         )
         return command(table=table, **options)
 
-    for column in reversed(COLUMNS):
+    for column in reversed(_COLUMNS):
         with_table = click.option(
             f"--{column}-column", metavar="NAME", help=f"Column of labels.csv with the {column}."
         )(with_table)

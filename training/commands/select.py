@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from eulerlora_contract.sampling import Mode, PrecisionChoice
     from training.evaluation.selection import Candidate
 
-CRITERIA = ("entropy", "mutual-information", "margin")
-COLUMNS = ("file", "order", "score", "label", "unfamiliar")
-LOCAL_FILES = "/data/local-files/?d="
+_CRITERIA = ("entropy", "mutual-information", "margin")
+_COLUMNS = ("file", "order", "score", "label", "unfamiliar")
+_LOCAL_FILES = "/data/local-files/?d="
 """Where Label Studio serves the files below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT."""
-LABEL, IMAGE = "label", "image"
+_LABEL, _IMAGE = "label", "image"
 """Names of the tags of Label Studio, to which predictions refer."""
 
 
@@ -49,7 +49,7 @@ LABEL, IMAGE = "label", "image"
 @click.option(
     "--by",
     "criterion",
-    type=click.Choice(CRITERIA),
+    type=click.Choice(_CRITERIA),
     default="entropy",
     show_default=True,
     help="What makes an answer uncertain: the entropy of its probabilities, the mutual information "
@@ -158,7 +158,7 @@ def select_command(
     )
     if csv_file is not None:
         with open_output(csv_file) as file:
-            write_csv_rows(file, COLUMNS, map(_csv_row, chosen, range(1, len(chosen) + 1)))
+            write_csv_rows(file, _COLUMNS, map(_csv_row, chosen, range(1, len(chosen) + 1)))
     if label_studio is not None:
         with open_output(label_studio) as file:
             version = f"{model.config.name} {model.revision}"
@@ -186,7 +186,7 @@ def _table(chosen: Sequence[Candidate]) -> str:
 
 
 def _csv_row(candidate: Candidate, order: int) -> list[object]:
-    """A row of COLUMNS; an unfamiliar picture has no figures, as in `eulerlora predict --csv`."""
+    """A row of _COLUMNS; an unfamiliar picture has no figures, as in `eulerlora predict --csv`."""
     figures = [None, None] if candidate.unfamiliar else [candidate.score, candidate.label]
     return [candidate.file, order, *figures, candidate.unfamiliar]
 
@@ -198,14 +198,14 @@ def _tasks(chosen: Sequence[Candidate], folder: Path, version: str) -> Iterator[
     """
     for order, candidate in enumerate(chosen, start=1):
         path = candidate.file.relative_to(folder)
-        url = LOCAL_FILES + quote(os.fsencode(Path(folder.resolve().name, path)))
+        url = _LOCAL_FILES + quote(os.fsencode(Path(folder.resolve().name, path)))
         choice = {
-            "from_name": LABEL, "to_name": IMAGE, "type": "choices",
+            "from_name": _LABEL, "to_name": _IMAGE, "type": "choices",
             "value": {"choices": [candidate.label]},
         }  # fmt: skip
         prediction = {"model_version": version, "score": candidate.msp, "result": [choice]}
         yield {
-            "data": {IMAGE: url, "path": path.as_posix(), "order": order},
+            "data": {_IMAGE: url, "path": path.as_posix(), "order": order},
             "predictions": [] if candidate.unfamiliar else [prediction],
         }
 
@@ -214,6 +214,6 @@ def _interface(classes: Sequence[str]) -> str:
     """The labelling interface of a Label Studio project for the tasks."""
     choices = "".join(f"<Choice value={quoteattr(name)}/>" for name in classes)
     return (
-        f'<View><Image name="{IMAGE}" value="${IMAGE}"/>'
-        f'<Choices name="{LABEL}" toName="{IMAGE}">{choices}</Choices></View>'
+        f'<View><Image name="{_IMAGE}" value="${_IMAGE}"/>'
+        f'<Choices name="{_LABEL}" toName="{_IMAGE}">{choices}</Choices></View>'
     )

@@ -188,8 +188,17 @@ def train_command(
     folders = member_folders(settings, out)
     states = [state_file(folder) for folder in folders]
     with resume_hint(states, checkpoint=folders[-1]):
-        run_on = choose_device(device)
-        train(settings, path.parent, data, out, run_on, resume, skip_bad, curves, restart)
+        train(
+            settings,
+            path.parent,
+            data,
+            out,
+            choose_device(device),
+            resume=resume,
+            skip_bad=skip_bad,
+            tracking=curves,
+            restart=restart,
+        )
     click.echo(f"checkpoint in {out}")
 
 

@@ -33,7 +33,7 @@ def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
         yield
 
 
-CROP_AREA = (0.35, 1.0)
+_CROP_AREA = (0.35, 1.0)
 
 
 def camera_view(size: int) -> v2.Compose:
@@ -44,7 +44,7 @@ def camera_view(size: int) -> v2.Compose:
     """
     return v2.Compose(
         [
-            v2.RandomResizedCrop(size, scale=CROP_AREA, ratio=(0.8, 1.8)),
+            v2.RandomResizedCrop(size, scale=_CROP_AREA, ratio=(0.8, 1.8)),
             v2.RandomHorizontalFlip(),
             v2.RandomVerticalFlip(),
             v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
@@ -62,7 +62,7 @@ def everyday_view(size: int) -> v2.Compose:
     """A random view as `camera_view`, for everyday pictures: a crop, a horizontal flip."""
     return v2.Compose(
         [
-            v2.RandomResizedCrop(size, scale=CROP_AREA),
+            v2.RandomResizedCrop(size, scale=_CROP_AREA),
             v2.RandomHorizontalFlip(),
             v2.ToDtype(torch.float32, scale=True),
         ]
@@ -192,7 +192,7 @@ def _natural_view(preprocessing: Preprocessing) -> View:
     return view
 
 
-VIEWS: Mapping[Augmentation, Callable[[Preprocessing], View]] = {
+_VIEWS: Mapping[Augmentation, Callable[[Preprocessing], View]] = {
     "paper": paper_view,
     "dermoscopy": dermoscopy_view,
     "natural": _natural_view,
@@ -211,7 +211,7 @@ def training_view(
 
     With `views`, it makes so many random views of an image, (views, 3, size, size).
     """
-    view = VIEWS[augmentation](preprocessing)
+    view = _VIEWS[augmentation](preprocessing)
 
     def transform(index: int, pixels: Tensor) -> Tensor:
         with seeded(CPU, seed, epoch, index):

@@ -22,7 +22,7 @@ from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import write_csv_rows
 from eulerlora_contract.progress import track
-from training.data.images import ImageParts, LabelledImage, pixels_of
+from training.data.images import ImageParts, LabelledImage
 
 
 def image_digests(images: Iterable[LabelledImage]) -> Tensor:
@@ -31,7 +31,7 @@ def image_digests(images: Iterable[LabelledImage]) -> Tensor:
     Raises:
         DataError: For an undecodable image.
     """
-    digests = [pixel_digest(pixels_of(image.name, image.source)) for image in images]
+    digests = [pixel_digest(image.pixels()) for image in images]
     return torch.tensor(digests, dtype=torch.int64)
 
 
@@ -90,7 +90,7 @@ _SIMILAR = 0.995
 Copies of 501 images of HAM10000 in half the size, or as JPEG of quality 50, have at least 0.996;
 among 50 million pairs of images of different lesions, none has more than 0.992.
 """
-CHUNK = 1024
+_CHUNK = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +176,7 @@ def check_images(images: ImageParts, input_side: int) -> DataCheck:
     by_digest: dict[int, list[PlacedImage]] = defaultdict(list)
     small, thumbnails = [], torch.empty(len(placed), 3 * _THUMBNAIL**2)
     for index, entry in enumerate(track(placed, "checking the images", "images")):
-        pixels = pixels_of(entry.image.name, entry.image.source)
+        pixels = entry.image.pixels()
         by_digest[pixel_digest(pixels)].append(entry)
         thumbnails[index] = _thumbnail(pixels)
         if min(pixels.shape[1:]) < input_side:
@@ -205,8 +205,8 @@ def _similar(placed: Sequence[PlacedImage], thumbnails: Tensor) -> Iterator[Pair
     classes = torch.tensor([entry.image.label for entry in placed])
     names = list(dict.fromkeys(entry.part for entry in placed))
     parts = torch.tensor([names.index(entry.part) for entry in placed])
-    for start in range(0, len(placed), CHUNK):
-        rows = slice(start, start + CHUNK)
+    for start in range(0, len(placed), _CHUNK):
+        rows = slice(start, start + _CHUNK)
         similar = thumbnails[rows] @ thumbnails[start:].T > _SIMILAR
         similar &= (classes[rows, None] != classes[start:]) | (parts[rows, None] != parts[start:])
         for first, second in similar.triu(1).nonzero().tolist():

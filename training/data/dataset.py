@@ -104,7 +104,7 @@ class DataSet(ABC):
 
     @abstractmethod
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
-        """Returns the data set in a folder, split as the settings say.
+        """The data set in a folder, split as the settings say.
 
         Splitting precedes skipping, so that an unusable image changes no other part.
 
@@ -119,10 +119,10 @@ class DataSet(ABC):
         """
 
     def named(self, split: Split) -> str:
-        """Returns the title with the split, which the default leaves out."""
+        """The title with the split, which the default leaves out."""
         return self.title + split_suffix(split)
 
 
 def split_suffix(split: Split) -> str:
-    """Returns the suffix of a data set's name; empty for the default split."""
+    """The suffix of a data set's name; empty for the default split."""
     return "" if split == "lesion" else f", {split} split"

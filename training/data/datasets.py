@@ -32,7 +32,7 @@ from training.data.splits import Part, stratified_split
 
 
 def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False) -> ImageParts:
-    """Returns the data set of a recipe from a data directory; every image of it can be decoded.
+    """The data set of a recipe from a data directory; every image of it can be decoded.
 
     With `skip_bad`, unusable images are skipped and listed in `skipped`; otherwise they raise
     DataError.
@@ -50,7 +50,7 @@ def evaluated_dataset(
     skip_bad: bool = False,
     table: LabelTable | None = None,
 ) -> ImageParts:
-    """Returns the data set that an evaluation of a checkpoint tests on.
+    """The data set that an evaluation of a checkpoint tests on.
 
     That is `checkpoint_dataset`, or all images of another folder as the part `test`. Another folder
     has another name than the one of the training, and no image that the training was shown.
@@ -84,7 +84,7 @@ def checkpoint_dataset(
     skip_bad: bool = False,
     table: LabelTable | None = None,
 ) -> ImageParts:
-    """Returns the data set that a checkpoint was trained on, from a data directory.
+    """The data set that a checkpoint was trained on, from a data directory.
 
     The labels are indices of the checkpoint's classes. A `table` replaces what the recipe says of
     `labels.csv`.
@@ -102,7 +102,7 @@ def _with_table(settings: DataSettings, table: LabelTable | None) -> DataSetting
 
 
 def _of_checkpoint(images: ImageParts, config: CheckpointConfig, directory: Path) -> ImageParts:
-    """Returns the images with indices of the checkpoint's classes.
+    """The images with indices of the checkpoint's classes.
 
     Raises:
         DataError: For others.
@@ -127,7 +127,7 @@ def _with_classes(images: ImageParts, classes: tuple[ClassName, ...]) -> ImagePa
 
 
 def dataset_settings(config: CheckpointConfig) -> DataSettings:
-    """Returns the data set and the split that a checkpoint was trained on."""
+    """The data set and the split that a checkpoint was trained on."""
     return DataSettings.model_validate(config.provenance["recipe"]["data"])
 
 
@@ -142,7 +142,7 @@ def _limited(images: ImageParts, limits: Mapping[Part, int]) -> ImageParts:
 
 
 def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False) -> OodSet:
-    """Returns out-of-distribution images from a data directory.
+    """Out-of-distribution images from a data directory.
 
     Kind `images`: all images of a folder or archive, or only those in its `test/`, if any. Other
     kinds: the test part of the data set.
@@ -166,7 +166,7 @@ def read_outliers(settings: OutlierSettings, directory: Path, skip_bad: bool = F
 
 
 def read_unlabelled(settings: UnlabelledData, directory: Path, skip_bad: bool = False) -> OodSet:
-    """Returns the unlabelled images of a pretraining.
+    """The unlabelled images of a pretraining.
 
     Raises:
         DataError: If there are none.
@@ -182,7 +182,7 @@ def read_unlabelled(settings: UnlabelledData, directory: Path, skip_bad: bool = 
 def pretraining_images(
     origin: Provenance, settings: DataSettings, directory: Path
 ) -> list[LabelledImage]:
-    """Returns the images of a data set with which a backbone was pretrained, labelled or not.
+    """The images of a data set with which a backbone was pretrained, labelled or not.
 
     A data set in `origin`, the provenance of the backbone, is this one if kind, name and split are
     equal. Images that cannot be decoded are left out.

@@ -24,14 +24,14 @@ from training.data.images import (
 from training.data.splits import SPLIT_SEED, Part, Split, SplitParts, parts_of
 
 METADATA = "HAM10000_metadata.csv"
-FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
+_FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
 _ARCHIVE_PATTERN = "ham10000*.tar*"
 _FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
 """Folds of the images that are in no earlier part, by lesion except in the split `paper`; one of
 them is the part.
 """
 
-DESCRIPTIONS = {
+_DESCRIPTIONS = {
     "akiec": "actinic keratosis or intraepithelial carcinoma (Bowen's disease)",
     "bcc": "basal cell carcinoma",
     "bkl": "benign keratosis-like lesion (solar lentigo, seborrheic keratosis, lichen planus-like)",
@@ -143,12 +143,12 @@ class Ham10000(DataSet):
             ]
             for part, members in parts.items()
         }
-        classes = tuple(ClassName(name=name, description=DESCRIPTIONS[name]) for name in names)
+        classes = tuple(ClassName(name=name, description=_DESCRIPTIONS[name]) for name in names)
         return ImageParts(f"{self.title}, {split} split", classes, labelled)
 
 
 def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
-    """Returns the rows in file order, and the class names in order of first appearance.
+    """The rows in file order, and the class names in order of first appearance.
 
     Calls `on_bad` for each row with an unknown `dx`, and skips the row if that returns.
 
@@ -162,17 +162,17 @@ def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], li
         raise DataError(f"{path}: expected the metadata of HAM10000 ({error!r})") from error
     known = []
     for number, (row, dx) in enumerate(table, start=1):
-        if dx in DESCRIPTIONS:
+        if dx in _DESCRIPTIONS:
             known.append((row, dx))
         else:
             name = f"{METADATA} row {number} ({row.image_id})"
-            on_bad(name, f"expected dx to be one of {', '.join(DESCRIPTIONS)}, got {dx!r}")
+            on_bad(name, f"expected dx to be one of {', '.join(_DESCRIPTIONS)}, got {dx!r}")
     names = list(dict.fromkeys(dx for _, dx in known))
     return [replace(row, label=names.index(dx)) for row, dx in known], names
 
 
 def _row(cells: Mapping[str, str]) -> Ham10000Row:
-    """Returns a row without its label; the columns of the attributes are optional."""
+    """A row without its label; the columns of the attributes are optional."""
     attributes = {
         DIAGNOSED_BY: _DIAGNOSED_BY.get(cells.get("dx_type") or "", UNKNOWN),
         "sex": cells.get("sex") or UNKNOWN,
@@ -183,7 +183,7 @@ def _row(cells: Mapping[str, str]) -> Ham10000Row:
 
 
 def age_group(years: str) -> str:
-    """Returns the group of an age in years; "unknown" for text that is no number or NaN."""
+    """The group of an age in years; "unknown" for text that is no number or NaN."""
     try:
         age = float(years)
     except ValueError:
@@ -192,7 +192,7 @@ def age_group(years: str) -> str:
 
 
 def split_rows(rows: Sequence[Ham10000Row], split: Split) -> SplitParts[Ham10000Row]:
-    """Returns the parts of a split; stratified, and without a lesion in two parts but for `paper`.
+    """The parts of a split; stratified, and without a lesion in two parts but for `paper`.
 
     lesion: about 70% train, 10% calibration, 20% test. The others as in `parts_of`; but `paper` is
     the paper's image-level 80/20 split, of whose test images 38.7% show a lesion that the train
@@ -221,11 +221,11 @@ def _lesion_fold(
 
 
 def _decoded_by_id(folder: Path) -> DecodedImages:
-    paths = [folder / name for name in FOLDERS if (folder / name).is_dir()]
+    paths = [folder / name for name in _FOLDERS if (folder / name).is_dir()]
     paths = paths or sorted(folder.glob(_ARCHIVE_PATTERN))[:1]
     if not paths:
         raise DataError(
-            f"{folder}: expected images of HAM10000 in {', '.join(FOLDERS)} or "
+            f"{folder}: expected images of HAM10000 in {', '.join(_FOLDERS)} or "
             f"{_ARCHIVE_PATTERN}, got none"
         )
     decoded = [decoded_images(path) for path in paths]

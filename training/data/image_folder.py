@@ -27,7 +27,7 @@ class ImageFolder(DataSet):
     def read(
         self, path: Path, settings: DataSettings, on_bad: OnBad, whole: bool = False
     ) -> ImageParts:
-        """Returns the pictures with their labels.
+        """The pictures with their labels.
 
         Args:
             path: Of the folder or archive.
@@ -67,7 +67,7 @@ class ImageFolder(DataSet):
 
 
 def _fault(path: Path, row: ImageLabel, decoded: DecodedImages, hint: bool) -> str:
-    """Returns why an image cannot be used; with `hint` a similar name, which is slow for many."""
+    """Why an image cannot be used; with `hint` a similar name, which is slow for many."""
     if row.name in decoded.bad:
         reason = decoded.bad[row.name]
     elif not (path / row.name).exists():

@@ -43,19 +43,6 @@ class ReadSet(Protocol):
     def notes(self) -> Sequence[str]: ...
 
 
-def pixels_of(name: str, source: ImageSource) -> Tensor:
-    """(3, height, width) uint8, upright sRGB.
-
-    Raises:
-        DataError: With the image's name.
-    """
-    if isinstance(source, Tensor):
-        return source
-    if not isinstance(source, Path | bytes):
-        return source()
-    return rgb_image(name, source).pixels
-
-
 def rgb_image(name: str, source: Encoded) -> RgbImage:
     """Decodes an image, with warnings.
 
@@ -115,6 +102,18 @@ class LabelledImage:
         """The cluster; an image without one is a cluster by itself, with the image's name."""
         return self.cluster or self.name
 
+    def pixels(self) -> Tensor:
+        """(3, height, width) uint8, upright sRGB; decoded or made at every call.
+
+        Raises:
+            DataError: With the image's name.
+        """
+        if isinstance(self.source, Tensor):
+            return self.source
+        if not isinstance(self.source, Path | bytes):
+            return self.source()
+        return rgb_image(self.name, self.source).pixels
+
 
 @dataclass(frozen=True)
 class ImageParts:
@@ -160,9 +159,7 @@ def pixel_batches(
     """
     for start in range(0, len(images), size):
         part = images[start : start + size]
-        yield torch.stack(
-            [network_input(pixels_of(image.name, image.source), preprocessing) for image in part]
-        )
+        yield torch.stack([network_input(image.pixels(), preprocessing) for image in part])
 
 
 def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
@@ -177,7 +174,7 @@ def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
     return [items[index * len(items) // count] for index in range(count)]
 
 
-SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 def load(dataset: Dataset[Any], workers: int, **options: Any) -> Iterator[Any]:
@@ -188,7 +185,7 @@ def load(dataset: Dataset[Any], workers: int, **options: Any) -> Iterator[Any]:
     Workers therefore ignore SIGINT, and SIGTERM unless this process sends it.
     """
     loader = DataLoader(dataset, num_workers=workers, worker_init_fn=_obey_parent, **options)
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which workers inherit
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # which workers inherit
     try:
         batches = iter(loader)
     finally:
@@ -202,7 +199,7 @@ def _obey_parent(_worker: int) -> None:
 
     def wait() -> None:
         while True:
-            received = signal.sigwaitinfo(SIGNALS)
+            received = signal.sigwaitinfo(_SIGNALS)
             if received.si_signo == signal.SIGTERM and received.si_pid == parent:
                 os._exit(0)
 

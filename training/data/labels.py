@@ -20,18 +20,18 @@ from training.data.splits import Part, Split, SplitParts, parts_of
 
 LABELS = "labels.csv"
 COLUMNS: tuple[Column, ...] = get_args(Column)
-PATH, LABEL, GROUP, SPLIT = COLUMNS
+PATH, _LABEL, _GROUP, _SPLIT = COLUMNS
 _LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
     PATH: ("file", "filename", "file_name", "image", "image_id", "name", "picture"),
-    LABEL: ("class", "diagnosis", "dx", "target", "category"),
-    GROUP: ("patient", "patient_id", "lesion", "lesion_id", "subject", "case", "person"),
-    SPLIT: ("part", "partition", "set", "subset", "fold"),
+    _LABEL: ("class", "diagnosis", "dx", "target", "category"),
+    _GROUP: ("patient", "patient_id", "lesion", "lesion_id", "subject", "case", "person"),
+    _SPLIT: ("part", "partition", "set", "subset", "fold"),
 }
 """Names that other tables have for the columns."""
 _SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
 """Names of the column that pandas writes for the index of a table, in lower case."""
-MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "nat", "null"}
+_MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "nat", "null"}
 """Cells without a value, in lower case, as libraries write them."""
 
 PART_WORDS: Mapping[str, Part] = {
@@ -143,7 +143,7 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
         replace(
             _row(path, number, {column: cells[at[column]] for column in at}, name_of),
             attributes={
-                name: UNKNOWN if (cell := cells[header.index(column)]).lower() in MISSING else cell
+                name: UNKNOWN if (cell := cells[header.index(column)]).lower() in _MISSING else cell
                 for name, column in attributes.items()
             },
         )
@@ -226,13 +226,13 @@ def _row(
     path: Path, line: int, cells: Mapping[Column, str], name_of: Callable[[str], str]
 ) -> ImageLabel:
     place = f"{path} line {line}"
-    label, group, split = (cells.get(column, "") for column in (LABEL, GROUP, SPLIT))
-    if not cells["path"] or label.lower() in MISSING:
-        raise DataError(f"{place}: expected a {PATH} and a {LABEL}, got an empty or missing value")
+    label, group, split = (cells.get(column, "") for column in (_LABEL, _GROUP, _SPLIT))
+    if not cells["path"] or label.lower() in _MISSING:
+        raise DataError(f"{place}: expected a {PATH} and a {_LABEL}, got an empty or missing value")
     part = part_of(split)
-    if part is None and split.lower() not in MISSING:
-        raise DataError(f"{place}: expected a {SPLIT} of train, val or test, got {split!r}")
-    cluster = None if group.lower() in MISSING | {"none"} else normalize("NFC", group)
+    if part is None and split.lower() not in _MISSING:
+        raise DataError(f"{place}: expected a {_SPLIT} of train, val or test, got {split!r}")
+    cluster = None if group.lower() in _MISSING | {"none"} else normalize("NFC", group)
     return ImageLabel(
         name=name_of(cells["path"]),
         label=normalize("NFC", label),
@@ -254,7 +254,7 @@ def _check_rows(path: Path, rows: Sequence[ImageLabel]) -> None:
     without = next((row for row in rows if row.part is None), None)
     if without is not None and any(row.part is not None for row in rows):
         raise DataError(
-            f"{path}: expected a {SPLIT} in every row or in none, got an empty one in "
+            f"{path}: expected a {_SPLIT} in every row or in none, got an empty one in "
             f"{without.place} ({without.name})"
         )
 
@@ -327,7 +327,7 @@ def _checked_classes(labels: Labels, expected: Collection[str], whole: bool = Fa
             f"{_layout_hint(labels)}{_notes(labels)}"
         )
     _check_known(labels, classes)
-    divided = _without_parts(labels) if whole else labels
+    divided = without_parts(labels) if whole else labels
     _check_parts(divided, classes)
     _check_groups(divided)
     return classes
@@ -337,7 +337,7 @@ def _notes(labels: Labels) -> str:
     return "".join(f"; {note}" for note in labels.notes)
 
 
-def _without_parts(labels: Labels) -> Labels:
+def without_parts(labels: Labels) -> Labels:
     return replace(labels, rows=[replace(row, part=None) for row in labels.rows])
 
 
@@ -464,7 +464,7 @@ def _with_test_part(labels: Labels) -> Labels:
         return labels
     if stated == {"train"}:
         note = "all images are in train; a fifth of them becomes the test part"
-        rows = [replace(row, part=None) for row in labels.rows]
+        rows = without_parts(labels).rows
     else:
         note = "val is the test part, because no test part is given"
         rows = [
@@ -494,7 +494,7 @@ def split_labels(
     """
     labels = read_labels(path, images, settings.table)
     classes = _checked_classes(labels, settings.classes.keys(), whole)
-    labels = _without_parts(labels) if whole else _with_test_part(labels)
+    labels = without_parts(labels) if whole else _with_test_part(labels)
     labels = with_grouped_copies(labels, images.digests)
     if whole:
         rows = sorted(labels.rows, key=lambda row: row.name)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -10,7 +10,7 @@ from eulerlora_contract.errors import DataError
 from training.data.cache import decoded_images
 from training.data.dataset import LabelTable
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
-from training.data.labels import LABELS, read_labels, with_grouped_copies
+from training.data.labels import LABELS, read_labels, with_grouped_copies, without_parts
 
 _DEFAULT_TABLE = LabelTable()
 _LABEL_OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
@@ -41,7 +41,7 @@ class LabelNames:
         return name if name in self.classes else None
 
     def index_of(self, label: str) -> int:
-        """Returns the index of a local label's class; OUTSIDE for one without, or in `outside`."""
+        """The index of a local label's class; OUTSIDE for one without, or in `outside`."""
         name = None if label in self.outside else self.class_of(label)
         return OUTSIDE if name is None else self.classes.index(name)
 
@@ -73,7 +73,7 @@ def read_local_images(
     lesion: re.Pattern[str] | None = None,
     table: LabelTable = _DEFAULT_TABLE,
 ) -> LocalImages:
-    """Returns the labelled pictures of a folder or tar archive; every one of them can be decoded.
+    """The labelled pictures of a folder or tar archive; every one of them can be decoded.
 
     They are labelled as those of a training (`read_labels`); parts are ignored, and copies of a
     class are one group.
@@ -91,8 +91,7 @@ def read_local_images(
     labels = read_labels(path, decoded, table)
     named = lesion is not None and labels.table is None
     unit: Unit = "lesion" if named or any(row.cluster for row in labels.rows) else "image"
-    rows = [replace(row, part=None) for row in labels.rows]
-    labels = with_grouped_copies(replace(labels, rows=rows), decoded.digests)
+    labels = with_grouped_copies(without_parts(labels), decoded.digests)
     _check_labels(path, {row.label for row in labels.rows}, names)
     images = []
     used = [row for row in labels.rows if row.label not in names.ignored]

@@ -32,11 +32,7 @@ IMAGES = "images"
 
 
 def known_data(settings: AnyData) -> AnyData:
-    """Returns the settings.
-
-    Raises:
-        ValueError: For an unknown kind, and for keys that it ignores.
-    """
+    """Raises ValueError for an unknown kind, and for keys that it ignores."""
     if settings.kind not in DATA_SETS:
         raise ValueError(f"expected kind {' or '.join(DATA_SETS)}, got {settings.kind!r}")
     if settings.classes and DATA_SETS[settings.kind].published:

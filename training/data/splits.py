@@ -12,7 +12,7 @@ from eulerlora_contract.errors import DataError
 
 Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
 Part = Literal["train", "validation", "calibration", "test"]
-SHARES: Mapping[Part, float] = {"test": 0.2, "calibration": 0.1, "validation": 0.1}
+_SHARES: Mapping[Part, float] = {"test": 0.2, "calibration": 0.1, "validation": 0.1}
 SPLIT_SEED = 42
 _MIN_FOR_SPLIT = 2
 """Items of a class that a stratified split needs."""
@@ -47,7 +47,7 @@ Cut = Callable[[Sequence[Item], Part], tuple[Sequence[Item], Sequence[Item]]]
 
 
 def _cut_by_share(items: Sequence[Item], part: Part) -> tuple[Sequence[Item], Sequence[Item]]:
-    return split_off(items, SHARES[part])
+    return split_off(items, _SHARES[part])
 
 
 def parts_of(

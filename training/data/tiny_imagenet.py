@@ -17,8 +17,8 @@ from training.data.dataset import IMAGENET, PHOTOGRAPHS, DataSet, DataSettings
 from training.data.images import ImageParts, ImageSource, LabelledImage, OnBad
 from training.data.splits import parts_of
 
-TRAIN, VALIDATION = "train", "val"
-ANNOTATIONS, WORDS = "val_annotations.txt", "words.txt"
+_TRAIN, _VALIDATION = "train", "val"
+_ANNOTATIONS, _WORDS = "val_annotations.txt", "words.txt"
 
 
 class TinyImageNet(DataSet):
@@ -34,9 +34,9 @@ class TinyImageNet(DataSet):
     family = PHOTOGRAPHS
 
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
-        annotations = _read_table(path / VALIDATION / ANNOTATIONS)
-        words = _read_table(path / WORDS)
-        train, validation = (list(_usable(path, part, on_bad)) for part in (TRAIN, VALIDATION))
+        annotations = _read_table(path / _VALIDATION / _ANNOTATIONS)
+        words = _read_table(path / _WORDS)
+        train, validation = (list(_usable(path, part, on_bad)) for part in (_TRAIN, _VALIDATION))
         wnids = sorted({PurePosixPath(name).parts[1] for name, _ in train})
         labels = {wnid: index for index, wnid in enumerate(wnids)}
         published: dict[str, list[LabelledImage]] = {
@@ -48,7 +48,7 @@ class TinyImageNet(DataSet):
             if wnid in labels:
                 published["test"].append(LabelledImage(name, source, labels[wnid]))
             else:
-                on_bad(name, f"expected a class of {TRAIN}/ in {ANNOTATIONS}, got {wnid}")
+                on_bad(name, f"expected a class of {_TRAIN}/ in {_ANNOTATIONS}, got {wnid}")
         classes = tuple(ClassName(name=wnid, description=words.get(wnid, wnid)) for wnid in wnids)
         return ImageParts(self.named(settings.split), classes, parts_of(published, settings.split))
 
@@ -61,7 +61,7 @@ def _usable(folder: Path, part: str, on_bad: OnBad) -> Iterator[tuple[str, Image
 
 
 def _read_table(path: Path) -> dict[str, str]:
-    """Returns a file's first two tab-separated columns.
+    """A file's first two tab-separated columns.
 
     Raises:
         DataError: If either is missing.

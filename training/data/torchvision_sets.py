@@ -29,18 +29,18 @@ class TorchvisionSet(DataSet):
 
     @abstractmethod
     def opened(self, folder: Path, part: PublishedPart) -> Any:
-        """Returns torchvision's data set; downloads a file that is missing or damaged."""
+        """The data set as torchvision reads it; downloads a file that is missing or damaged."""
 
     @abstractmethod
     def url(self, part: PublishedPart) -> str:
-        """Returns the address of a part's published file."""
+        """The address of a part's published file."""
 
     @abstractmethod
     def arrays(self, opened: Any) -> tuple[npt.NDArray[np.uint8], Sequence[int]]:
-        """Returns the images, (n, 3, height, width), and their labels."""
+        """The images, (n, 3, height, width), and their labels."""
 
     def names(self, opened: Any) -> Sequence[str]:
-        """Returns the names of the classes."""
+        """The names of the classes."""
         names: Sequence[str] = opened.classes
         return names
 

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -112,7 +111,6 @@ def evaluate(
     options: Sequence[Options],
     ood_images: int | None = None,
     others: Sequence[EulerLoRA] = (),
-    folder: Path | None = None,
 ) -> Evaluation:
     """Evaluates a model on a data set's test part, once for each of `options`.
 
@@ -125,8 +123,6 @@ def evaluate(
         options: Of the modes of the report.
         ood_images: At most so many of each set are used, evenly spaced; None for all.
         others: The other members of an ensemble, which answers with the mean over all of them.
-        folder: The model's checkpoint, which has the digests of the images of its training; None
-            if it is not known.
     """
     models = (model, *others)
     shown = images.parts[TEST]
@@ -148,7 +144,7 @@ def evaluate(
         data=f"{images.name}, test part" if len(images.parts) > 1 else images.name,
         images=len(shown),
         clusters=len(set(test.cluster_names)),
-        seen=_seen(folder, shown),
+        seen=_seen(model, shown),
         notes=(*images.notes, *(note for outside in ood for note in outside.notes)),
         target=() if target is None else target.classes,
         ood_sets={
@@ -156,7 +152,7 @@ def evaluate(
                 group=outside.group,
                 generated=outside.generated,
                 used=Subset(len(outside.images), len(whole.images)),
-                seen=_seen(folder, outside.images),
+                seen=_seen(model, outside.images),
                 resembles=resemblance(outside, model.config),
             )
             for outside, whole in zip(used, ood, strict=True)
@@ -166,9 +162,9 @@ def evaluate(
     return Evaluation(report, model.classes, test, sets)
 
 
-def _seen(folder: Path | None, images: Sequence[LabelledImage]) -> int | None:
-    """Returns how many of the images the training was shown; None if it is not known."""
-    seen = None if folder is None else images_in_training(folder, images)
+def _seen(model: EulerLoRA, images: Sequence[LabelledImage]) -> int | None:
+    """How many of the images the training was shown; None if it is not known."""
+    seen = None if model.folder is None else images_in_training(model.folder, images)
     return None if seen is None else len(seen)
 
 
@@ -191,7 +187,7 @@ def _predictions(
 def ensemble_summary(
     members: Sequence[Trajectories], distances: Sequence[FeatureDistance | None]
 ) -> Summary:
-    """Returns the summary of the trajectories of all members together, without thresholds.
+    """The summary of the trajectories of all members together, without thresholds.
 
     The feature distance is the mean over the members, each with its own statistics.
     """
@@ -208,7 +204,7 @@ def ensemble_summary(
 
 
 def _revision(models: Sequence[EulerLoRA]) -> str:
-    """Returns the revision of a model, or of an ensemble a digest of its members' revisions."""
+    """The revision of a model, or of an ensemble a digest of its members' revisions."""
     if len(models) == 1:
         return models[0].revision
     revisions = "\n".join(model.revision for model in models)
@@ -216,7 +212,7 @@ def _revision(models: Sequence[EulerLoRA]) -> str:
 
 
 def _target_of(config: CheckpointConfig) -> TargetClasses | None:
-    """Returns the classes that count: the checkpoint's, or the packaged policy's if it has them."""
+    """The classes that count: the checkpoint's, or the packaged policy's if it has them."""
     packaged = default_policy().target
     return config.target or (packaged if set(packaged.classes) <= set(config.class_names) else None)
 
@@ -228,7 +224,7 @@ def _mode_report(
     test: EvaluatedSet,
     sets: Mapping[str, EvaluatedSet],
 ) -> ModeReport:
-    """Returns the results of the mode at `index` of the report."""
+    """The results of the mode at `index` of the report."""
     inside, first = test.predictions[index], test.predictions[0]
     labels, clusters, target = test.labels, test.clusters, _target_of(model.config)
     classes = target.classes if target is not None else ()
@@ -267,21 +263,21 @@ def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMe
 
 
 def flagged_shares(predictions: Summary, clusters: Ints) -> dict[ScoreName, Proportion | None]:
-    """Returns the share of flagged images by score with a threshold."""
+    """The share of flagged images by score with a threshold."""
     return {
         score: proportion(flags.numpy(), clusters) for score, flags in predictions.flags.items()
     }
 
 
 def familiarity(score: ScoreName, values: Floats) -> Floats:
-    """Returns (n,) values of a score with the sign that makes them high in distribution."""
+    """(n,) values of a score with the sign that makes them high in distribution."""
     return values if score == "msp" else -values
 
 
 def score_metrics(
     test: EvaluatedSet, outside: EvaluatedSet, mode: int
 ) -> dict[ScoreName, ScoreMetrics]:
-    """Returns the metrics of each score; the images of the test part are positive.
+    """The metrics of each score; the images of the test part are positive.
 
     Images of both sets that show the same lesion are resampled together if `outside` is made from
     the test part; otherwise the sets are resampled independently.
@@ -310,7 +306,7 @@ def score_metrics(
 
 
 def _metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimates:
-    """Returns the paper's metrics, AURC and AUGRC."""
+    """The paper's metrics, AURC and AUGRC."""
     wrong, msp = inside.labels.numpy() != labels, inside.msp.numpy()
 
     def metrics(weights: Weights) -> dict[str, Floats]:
@@ -323,7 +319,7 @@ def _metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimate
 def _difference_estimates(
     inside: Summary, reference: Summary, labels: Ints, clusters: Ints
 ) -> Estimates:
-    """Returns the classification metrics less those of a reference for the same images.
+    """The classification metrics less those of a reference for the same images.
 
     Both are resampled together.
     """
@@ -339,7 +335,7 @@ def _difference_estimates(
 def class_metrics(
     predicted: Ints, labels: Ints, clusters: Ints, classes: Sequence[str], target: Sequence[str]
 ) -> dict[str, ClassMetrics]:
-    """Returns sensitivity, specificity and predictive value by class, the target first.
+    """Sensitivity, specificity and predictive value by class, the target first.
 
     Args:
         predicted: (n,) class indices.
@@ -362,7 +358,7 @@ def class_metrics(
 def _group_metrics(
     test: EvaluatedSet, index: int, target: Sequence[int]
 ) -> dict[str, dict[str, GroupMetrics]]:
-    """Returns the results by attribute, then by value in alphabetical order.
+    """The results by attribute, then by value in alphabetical order.
 
     An attribute with a single value is left out.
 
@@ -384,7 +380,7 @@ def _group_metrics(
 
 
 def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints) -> GroupMetrics:
-    """Returns the results of the images at the indices `members`."""
+    """The results of the images at the indices `members`."""
     predictions, labels = test.predictions[index], test.labels[members]
     clusters = np.unique(test.clusters[members], return_inverse=True)[1]
     probabilities, msp = (

@@ -22,19 +22,19 @@ from torchvision.transforms.v2 import functional as F
 
 from eulerlora.images.preprocess import content_seed
 from training.data.augmentation import CPU, seeded
-from training.data.images import OUTSIDE, LabelledImage, evenly_spaced, pixels_of
+from training.data.images import OUTSIDE, LabelledImage, evenly_spaced
 
 Pixels = NDArray[np.uint8]
 DrawPicture = Callable[[Generator], Pixels]
 """Draws one picture, (height, width, 3)."""
 
-HEIGHT, WIDTH = 150, 200
+_HEIGHT, _WIDTH = 150, 200
 IMAGES = 200
 _DIGIT_SIDE = 128
 
 _CORNER = 0.2
 """Height and width of a corner, relative to the image's."""
-MAX_DEVIATION, MIN_BRIGHTNESS = 12.0, 110.0
+_MAX_DEVIATION, _MIN_BRIGHTNESS = 12.0, 110.0
 """A corner shows skin only if it is uniform and not part of a dark border (0 to 255)."""
 # Ranges of the individual typology angle, in degrees (Del Bino and Bernerd, British Journal of
 # Dermatology 169 s3, 33, 2013: six groups from very light to dark), used for the six types.
@@ -80,8 +80,8 @@ def _text_page(random: Generator, dark: bool) -> Pixels:
     image = Image.fromarray(_solid(page))
     draw, size = ImageDraw.Draw(image), int(random.integers(8, 20))
     font = ImageFont.load_default(size)
-    for top in range(4, HEIGHT - size, round(1.4 * size)):
-        words = " ".join(_word(random) for _ in range(WIDTH // size))
+    for top in range(4, _HEIGHT - size, round(1.4 * size)):
+        words = " ".join(_word(random) for _ in range(_WIDTH // size))
         draw.text((5, top), words, fill=tuple(ink.tolist()), font=font)
     return np.asarray(image)
 
@@ -102,18 +102,18 @@ def _digit(pixels: NDArray[np.float64]) -> Tensor:
 
 
 def _solid(colour: NDArray[np.int64]) -> Pixels:
-    return np.broadcast_to(colour.astype(np.uint8), (HEIGHT, WIDTH, 3))
+    return np.broadcast_to(colour.astype(np.uint8), (_HEIGHT, _WIDTH, 3))
 
 
 def _gaussian_noise(random: Generator) -> Pixels:
-    noisy = random.normal(random.integers(60, 200, 3), 30, (HEIGHT, WIDTH, 3))
+    noisy = random.normal(random.integers(60, 200, 3), 30, (_HEIGHT, _WIDTH, 3))
     return noisy.clip(0, 255).astype(np.uint8)
 
 
 def _gradient(random: Generator) -> Pixels:
     start, end = random.integers(0, 256, (2, 3))
-    share = np.linspace(0, 1, WIDTH)[None, :, None]
-    return np.broadcast_to(start + (end - start) * share, (HEIGHT, WIDTH, 3)).astype(np.uint8)
+    share = np.linspace(0, 1, _WIDTH)[None, :, None]
+    return np.broadcast_to(start + (end - start) * share, (_HEIGHT, _WIDTH, 3)).astype(np.uint8)
 
 
 def _coarse(random: Generator) -> Pixels:
@@ -121,13 +121,13 @@ def _coarse(random: Generator) -> Pixels:
 
 
 def _enlarged(pixels: Pixels, resampling: Image.Resampling) -> Pixels:
-    return np.asarray(Image.fromarray(pixels).resize((WIDTH, HEIGHT), resampling))
+    return np.asarray(Image.fromarray(pixels).resize((_WIDTH, _HEIGHT), resampling))
 
 
 PICTURES: Mapping[str, Mapping[str, DrawPicture]] = {
     "noise": {
-        "uniform": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
-        "grey": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 1), np.uint8).repeat(3, 2),
+        "uniform": lambda random: random.integers(0, 256, (_HEIGHT, _WIDTH, 3), np.uint8),
+        "grey": lambda random: random.integers(0, 256, (_HEIGHT, _WIDTH, 1), np.uint8).repeat(3, 2),
         "gaussian": _gaussian_noise,
         "blocks": lambda random: _enlarged(_coarse(random), Image.Resampling.NEAREST),
         "smooth": lambda random: _enlarged(_coarse(random), Image.Resampling.BICUBIC),
@@ -169,8 +169,8 @@ def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixe
     light = (  # standard deviations relative to the tone
         1
         + 0.05 * _smooth_noise(random, 3, 4)
-        + 0.025 * _smooth_noise(random, HEIGHT // 3, WIDTH // 3)
-        + 0.01 * random.standard_normal((HEIGHT, WIDTH))
+        + 0.025 * _smooth_noise(random, _HEIGHT // 3, _WIDTH // 3)
+        + 0.01 * random.standard_normal((_HEIGHT, _WIDTH))
     )
     return (np.array(tone) * light[:, :, None]).clip(0, 255).astype(np.uint8)
 
@@ -178,7 +178,7 @@ def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixe
 def _corners(test: Sequence[LabelledImage]) -> Iterator[LabelledImage]:
     """Yields the most uniform corner of each image that has a usable one, at the image's size."""
     for image in test:
-        pixels = pixels_of(image.name, image.source)
+        pixels = image.pixels()
         height, width = pixels.shape[1:]
         rows, columns = math.ceil(_CORNER * height), math.ceil(_CORNER * width)
         crops = (
@@ -186,7 +186,7 @@ def _corners(test: Sequence[LabelledImage]) -> Iterator[LabelledImage]:
             for top, left in product((0, height - rows), (0, width - columns))
         )
         corner = min(crops, key=_deviation)
-        if _deviation(corner) <= MAX_DEVIATION and float(corner.float().mean()) >= MIN_BRIGHTNESS:
+        if _deviation(corner) <= _MAX_DEVIATION and float(corner.float().mean()) >= _MIN_BRIGHTNESS:
             enlarged = F.resize(corner, [height, width], F.InterpolationMode.BICUBIC)
             name = f"plain-skin/corner/{image.name}"
             yield replace(image, name=name, source=enlarged, label=OUTSIDE, attributes={})
@@ -197,9 +197,9 @@ def _deviation(pixels: Tensor) -> float:
 
 
 def _smooth_noise(random: Generator, rows: int, columns: int) -> np.ndarray:
-    """Standard normal noise of rows x columns values, interpolated to (HEIGHT, WIDTH)."""
+    """Standard normal noise of rows x columns values, interpolated to (_HEIGHT, _WIDTH)."""
     coarse = Image.fromarray(random.standard_normal((rows, columns)).astype(np.float32))
-    return np.asarray(coarse.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC))
+    return np.asarray(coarse.resize((_WIDTH, _HEIGHT), Image.Resampling.BICUBIC))
 
 
 def _rgb(lightness: float, redness: float, yellowness: float) -> tuple[int, ...]:
@@ -215,8 +215,8 @@ def _rgb(lightness: float, redness: float, yellowness: float) -> tuple[int, ...]
     return colour
 
 
-FIELD, EDGE = 1.0, 0.04  # diameter of the camera's field and width of its edge, per shorter side
-LESION = 0.7  # part of the image that is pasted, centred; per side
+_FIELD, _EDGE = 1.0, 0.04  # diameter of the camera's field and width of its edge, per shorter side
+_LESION = 0.7  # part of the image that is pasted, centred; per side
 _PASTED = 0.5  # size of the pasted lesion per side of the background
 
 
@@ -226,7 +226,7 @@ def with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage
 
 
 def _shifted(image: LabelledImage, name: str) -> Tensor:
-    return shifted(pixels_of(image.name, image.source), name)
+    return shifted(image.pixels(), name)
 
 
 def shifted(pixels: Tensor, name: str) -> Tensor:
@@ -253,7 +253,7 @@ def _paste_lesion(pixels: Tensor) -> Tensor:
     height, width = pixels.shape[1:]
     background = _background(height, width)
     rows, columns = round(_PASTED * height), round(_PASTED * width)
-    centre = F.center_crop(pixels, [round(LESION * height), round(LESION * width)])
+    centre = F.center_crop(pixels, [round(_LESION * height), round(_LESION * width)])
     lesion = F.resize(centre, [rows, columns]).float()
     top = int(torch.randint(height - rows + 1, ()))
     left = int(torch.randint(width - columns + 1, ()))
@@ -280,7 +280,7 @@ def _disc(height: int, width: int, rows: float, columns: float) -> Tensor:
     shorter = min(height, width)
     y = (torch.arange(height) - (height - 1) / 2)[:, None] / (shorter * rows / 2)
     x = (torch.arange(width) - (width - 1) / 2) / (shorter * columns / 2)
-    return ((1 - (x**2 + y**2).sqrt()) / EDGE).clamp(0, 1)
+    return ((1 - (x**2 + y**2).sqrt()) / _EDGE).clamp(0, 1)
 
 
 def _uint8(pixels: Tensor) -> Tensor:
@@ -295,7 +295,7 @@ SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "blurred": _blur,
     "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=0.15),
     "camera-border": lambda pixels: _uint8(
-        pixels.float() * _disc(pixels.shape[1], pixels.shape[2], FIELD, FIELD)
+        pixels.float() * _disc(pixels.shape[1], pixels.shape[2], _FIELD, _FIELD)
     ),
     "colour-inverted": lambda pixels: 255 - pixels,
     "colour-rotated": lambda pixels: pixels.roll(1, dims=0),

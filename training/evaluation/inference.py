@@ -12,7 +12,7 @@ from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.progress import track
 from eulerlora_contract.sampling import Options
-from training.data.images import LabelledImage, load, pixels_of
+from training.data.images import LabelledImage, load
 
 _BATCH_IMAGES = 32
 
@@ -30,7 +30,7 @@ class _SeededImages(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[index]
-        pixels = pixels_of(image.name, image.source)
+        pixels = image.pixels()
         return network_input(pixels, self.preprocessing), content_seed(pixels, self.sampling_digest)
 
 

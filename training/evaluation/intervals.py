@@ -22,7 +22,7 @@ MIN_CLUSTERS = 20
 """Clusters of every set that a percentile bootstrap needs; with fewer, its intervals are much too
 narrow."""
 RESAMPLES = 1000
-CHUNK = 100
+_CHUNK = 100
 CONFIDENCE = 0.95
 
 
@@ -116,7 +116,7 @@ def resampled(
     """
     random = np.random.default_rng(0)
     chunks = [metrics(unit_weights(sum(map(len, clusters))))]
-    for _ in range(0, RESAMPLES, CHUNK):
+    for _ in range(0, RESAMPLES, _CHUNK):
         weights = [_resampled_weights(indices, random) for indices in clusters]
         chunks.append(metrics(np.concatenate(weights, axis=1)))
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
@@ -194,10 +194,10 @@ def _effective_images(hits: Bools, clusters: Ints) -> tuple[int, float]:
 
 
 def _resampled_weights(clusters: Ints, random: Generator) -> Weights:
-    """How often each image is drawn, (CHUNK, n)."""
+    """How often each image is drawn, (_CHUNK, n)."""
     count = int(clusters.max()) + 1
-    drawn = random.integers(count, size=(CHUNK, count)) + count * np.arange(CHUNK)[:, None]
-    times = np.bincount(drawn.ravel(), minlength=CHUNK * count).reshape(CHUNK, count)
+    drawn = random.integers(count, size=(_CHUNK, count)) + count * np.arange(_CHUNK)[:, None]
+    times = np.bincount(drawn.ravel(), minlength=_CHUNK * count).reshape(_CHUNK, count)
     weights: Weights = times[:, clusters].astype(np.float64)
     return weights
 

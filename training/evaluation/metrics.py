@@ -22,8 +22,8 @@ from training.evaluation.intervals import Bools, Estimates, Floats, Ints, Weight
 MEAN_LOGITS = "_mean_logits"
 """Ending of the names of metrics of the mean logits."""
 _ECE_BINS = 10
-TPR = 0.95
-ROUNDING = 1e-9
+_TPR = 0.95
+_ROUNDING = 1e-9
 """Tolerance of a share of images that is compared with a limit."""
 
 
@@ -126,7 +126,7 @@ def sensitivity_at_specificity(
     negatives = _sums_by_score(scores, weights * ~positive).cumsum(axis=1)
     found = ratio(positives, positives[:, -1:])
     spared = 1 - ratio(negatives, negatives[:, -1:])
-    best: Floats = np.where(spared >= specificity - ROUNDING, found, 0).max(axis=1)
+    best: Floats = np.where(spared >= specificity - _ROUNDING, found, 0).max(axis=1)
     return np.where(np.isnan(found[:, -1] + spared[:, -1]), np.nan, best)
 
 
@@ -170,7 +170,7 @@ def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, 
     tpr = ratio(true_positives, true_positives[:, -1:])
     fpr = ratio(false_positives, false_positives[:, -1:])
     precision = np.nan_to_num(ratio(true_positives, true_positives + false_positives))
-    first_sufficient = (tpr >= TPR).argmax(axis=1)
+    first_sufficient = (tpr >= _TPR).argmax(axis=1)
     accepted = fpr[np.arange(len(fpr)), first_sufficient]
     return {
         "auroc": _pairwise_auroc(positives, negatives),

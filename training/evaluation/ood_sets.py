@@ -27,7 +27,7 @@ from training.evaluation.generated_images import (
 )
 from training.evaluation.report_schema import TEST
 
-GROUPS: tuple[OodGroup, ...] = get_args(OodGroup)
+_GROUPS: tuple[OodGroup, ...] = get_args(OodGroup)
 _ALL_GENERATED = "generated"
 
 _FAMILIES: Mapping[str, str] = {
@@ -123,11 +123,11 @@ def _parsed(argument: str) -> tuple[OodGroup | None, str]:
     prefix, colon, name = argument.partition(":")
     if not colon or "/" in prefix:
         return None, argument
-    for group in GROUPS:
+    for group in _GROUPS:
         if group == prefix:
             return group, name
     raise SettingsError(
-        f"--ood {argument}: expected the group {', '.join(GROUPS[:-1])} or {GROUPS[-1]} before "
+        f"--ood {argument}: expected the group {', '.join(_GROUPS[:-1])} or {_GROUPS[-1]} before "
         f"the colon, got {prefix!r}; write ./{argument} for a path with a colon"
     )
 

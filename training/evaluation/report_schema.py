@@ -250,7 +250,7 @@ _JSON = TypeAdapter(Report)
 
 
 def report_json(report: Report) -> bytes:
-    """Returns the report as JSON, with null for undefined values."""
+    """The report as JSON, with null for undefined values."""
     return _JSON.dump_json(report, indent=2) + b"\n"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -79,11 +80,9 @@ def read_candidates(
     """
     config = model.config
     width = config.backbone.settings.width
-    batch: list[Path] = []
-    remaining = iter(files)
 
-    def inputs() -> Iterator[tuple[torch.Tensor, int]]:
-        for file in remaining:
+    def new_images() -> Iterator[tuple[Path, torch.Tensor, int]]:
+        for file in files:
             try:
                 pixels = read_image(file, str(file)).pixels
             except ImageError as error:
@@ -93,23 +92,18 @@ def read_candidates(
             if digest in known:
                 continue
             known.add(digest)
-            batch.append(file)
             seed = content_seed(pixels, config.sampling_digest)
-            yield network_input(pixels, config.preprocessing), seed
-            if len(batch) == _BATCH_IMAGES:
-                return
+            yield file, network_input(pixels, config.preprocessing), seed
 
-    while True:
-        batch.clear()
-        (trajectories,) = model.run(inputs(), [options])
-        if not batch:
-            return
+    images = new_images()
+    while batch := list(islice(images, _BATCH_IMAGES)):
+        (trajectories,) = model.run([(pixels, seed) for _, pixels, seed in batch], [options])
         summary = trajectories.summary(model.feature_distance, config.threshold(options))
         scores = CRITERIA[criterion](summary)
         features = trajectories.features[..., :width].mean(dim=(1, 2)).double()
         features = torch.nn.functional.normalize(features, dim=1)
         unfamiliar = summary.flags.get("feature_distance")
-        for index, file in enumerate(batch):
+        for index, (file, _, _) in enumerate(batch):
             yield Candidate(
                 file=file,
                 score=float(scores[index]),

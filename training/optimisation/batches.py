@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from training.data.augmentation import Transform
-from training.data.images import LabelledImage, load, pixels_of
+from training.data.images import LabelledImage, load
 from training.recipe.schema import OptimisationSettings
 
 AnySettings = TypeVar("AnySettings", bound=OptimisationSettings)
@@ -137,7 +137,7 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[max(index, 0)]
-        pixels = self.transform(max(index, 0), pixels_of(image.name, image.source))
+        pixels = self.transform(max(index, 0), image.pixels())
         return pixels, IGNORED if index < 0 else image.label
 
 

@@ -61,7 +61,7 @@ class _Loop:
         self.progress = Progress()
         resumed = run.resume and run.state.exists()
         if resumed:
-            self.progress = load_state(run.state, self.trained, run.recipe, run.data)
+            self.progress = load_state(run.state, self.trained, run.recipe, run.data_digest)
             # `auto` is measured: a later process might choose another precision.
             self.optimisation.precision = self.progress.precision or self.optimisation.precision
         self.progress = replace(self.progress, precision=self.optimisation.precision)
@@ -143,7 +143,7 @@ class _Loop:
     def _save(self) -> None:
         if self.run.accelerator.is_main_process:
             run = self.run
-            save_state(run.state, self.trained, self.progress, run.recipe, run.data)
+            save_state(run.state, self.trained, self.progress, run.recipe, run.data_digest)
         self.saved_at_s = self.progress.seconds
 
     def _any_process(self, pending: bool) -> bool:

@@ -104,11 +104,11 @@ class TrainedState:
 
 
 def save_state(
-    path: Path, trained: TrainedState, progress: Progress, settings: Settings, data: str
+    path: Path, trained: TrainedState, progress: Progress, settings: Settings, data_digest: str
 ) -> None:
     """Writes the state of a run atomically; an older state remains until then.
 
-    `load_state` requires the same settings and the same digest `data` of the images.
+    `load_state` requires the same settings and the same digest of the images.
 
     Raises:
         StorageError: The disk is full.
@@ -118,12 +118,12 @@ def save_state(
     metadata = {
         "progress": json.dumps(asdict(progress)),
         "settings": settings.model_dump_json(),
-        "data": data,
+        "data": data_digest,
     }
     write_tensors(path, trained.tensors(), torch.float32, metadata)
 
 
-def load_state(path: Path, trained: TrainedState, settings: Settings, data: str) -> Progress:
+def load_state(path: Path, trained: TrainedState, settings: Settings, data_digest: str) -> Progress:
     """Copies a stored state into the tensors of `trained` and returns its progress.
 
     Raises:
@@ -136,7 +136,7 @@ def load_state(path: Path, trained: TrainedState, settings: Settings, data: str)
         raise SettingsError(
             f"{path}: expected the state of this recipe and seed, got other settings"
         )
-    if metadata.get("data") != data:
+    if metadata.get("data") != data_digest:
         raise DataError(f"{path}: expected the state of {SAME_DATA}")
     trained.create_moments()
     targets = trained.tensors()
@@ -231,7 +231,7 @@ class Run:
     seed: int  # of the data's order, the augmentation and the objective's draws
     recipe: Settings  # all settings that the run depends on; its state continues no other
     state: Path  # the file that stores the state of the unfinished run
-    data: str = ""  # `data_digest` of its images, likewise
+    data_digest: str = ""  # of its images, likewise
     resume: bool = False  # from that file, if it exists
     tracking: Tracking | None = None  # of the training curves
     name: str = ""  # prefix of progress lines

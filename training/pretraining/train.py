@@ -84,7 +84,7 @@ def pretrain(
             seed=recipe.seed + index,
             recipe=recipe.without_source,
             state=state,
-            data=images.digest,
+            data_digest=images.digest,
             resume=resume,
             tracking=None
             if tracking is None

@@ -71,7 +71,7 @@ class ArchiveLabels(Settings):
 def described(
     images: Sequence[LabelledImage], archive: Path, table: ArchiveTable
 ) -> list[LabelledImage]:
-    """Returns the images with the attributes that a table of their archive gives them.
+    """The images with the attributes that a table of their archive gives them.
 
     `archive`: a folder or tar archive.
 

@@ -26,7 +26,7 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 Tables = dict[str, Any]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-VARIANTS = "variants"
+_VARIANTS = "variants"
 
 
 def find_recipe(name: str) -> Path:
@@ -94,9 +94,9 @@ def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
     files = _file_layers(path)
     variants: Tables = {}
     for layer in files:
-        variants = _merged(variants, layer.tables.get(VARIANTS, {}))
+        variants = _merged(variants, layer.tables.get(_VARIANTS, {}))
     layers = [
-        Layer(layer.source, {key: value for key, value in layer.tables.items() if key != VARIANTS})
+        Layer(layer.source, {key: value for key, value in layer.tables.items() if key != _VARIANTS})
         for layer in files
     ]
     if variant is None:
@@ -120,11 +120,11 @@ def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
     if path in derived:
         raise SettingsError(f"{path}: expected a base without a cycle, got the file itself")
     tables = read_toml(path)
-    variants = tables.get(VARIANTS, {})
+    variants = tables.get(_VARIANTS, {})
     if not isinstance(variants, Mapping) or not all(
         isinstance(v, Mapping) for v in variants.values()
     ):
-        raise SettingsError(f"{path}: {VARIANTS}: expected a table for each variant")
+        raise SettingsError(f"{path}: {_VARIANTS}: expected a table for each variant")
     base = tables.pop("base", None)
     if base is None:
         return [Layer(path.name, tables)]

@@ -32,7 +32,7 @@ RELIABILITY = "reliability.png"
 
 # The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 _LINES = ("-", "--", ":", "-.")
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _SCORE_AXES: Mapping[ScoreName, str] = {
@@ -135,7 +135,7 @@ def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) 
         error = np.abs(bins.correct - bins.confidence).sum() / bins.images.sum()
         accuracy_axes.set_title(f"{name}: ECE {error:.3f}", fontsize=11)
         counts = count_axes.bar(
-            bins.edges[:-1], bins.images, np.diff(bins.edges), align="edge", color=COLOURS[0],
+            bins.edges[:-1], bins.images, np.diff(bins.edges), align="edge", color=_COLOURS[0],
             edgecolor="white",
         )  # fmt: skip
         labels = [f"{count:,}" if count else "" for count in bins.images]
@@ -159,11 +159,11 @@ def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
     accuracy, confidence = bins.correct[filled] / images, bins.confidence[filled] / images
     left, width = bins.edges[:-1][filled], np.diff(bins.edges)[filled]
     bars = axes.bar(
-        left, accuracy, width, align="edge", color=COLOURS[5], edgecolor="white", label="accuracy"
+        left, accuracy, width, align="edge", color=_COLOURS[5], edgecolor="white", label="accuracy"
     )
     gaps = axes.bar(
         left, confidence - accuracy, width, accuracy, align="edge", fill=False, hatch="///",
-        edgecolor=COLOURS[1], linewidth=0.8, label="gap to the mean top probability",
+        edgecolor=_COLOURS[1], linewidth=0.8, label="gap to the mean top probability",
     )  # fmt: skip
     for pair, count in zip(zip(bars, gaps, strict=True), images, strict=True):
         for bar in pair:
@@ -203,7 +203,7 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
     styles = cycle(_LINES)
-    for (name, curve), colour, style in zip(curves.items(), cycle(COLOURS), styles, strict=False):
+    for (name, curve), colour, style in zip(curves.items(), cycle(_COLOURS), styles, strict=False):
         areas = {key: values.item() for key, values in selective_metrics(curve).items()}
         label = f"{name}: AURC {areas['aurc']:.3f}, AUGRC {areas['augrc']:.3f}"
         axes.plot(curve.coverage[0], curve.risk[0], style, color=colour, label=label)
@@ -241,12 +241,12 @@ def score_histograms(
         low, high = float(everything.min()), float(np.percentile(everything, 99))
     edges: list[float] = np.linspace(low, high, 41).tolist()
     axes.hist(
-        inside, edges, weights=np.full(len(inside), 1 / len(inside)), color=COLOURS[0],
+        inside, edges, weights=np.full(len(inside), 1 / len(inside)), color=_COLOURS[0],
         alpha=0.4, label=f"test part ({len(inside):,} images)",
     )  # fmt: skip
     styles = cycle(_LINES)
     for (name, values), colour, style in zip(
-        outside.items(), cycle(COLOURS[1:]), styles, strict=False
+        outside.items(), cycle(_COLOURS[1:]), styles, strict=False
     ):
         weights = np.full(len(values), 1 / len(values))
         axes.hist(

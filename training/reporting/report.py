@@ -58,7 +58,7 @@ _SETS_NOTE = (
     "calibrations where it states none. `always`: the calibration had too few lesions, so the "
     "class is in every set. The set size is a mean over images."
 )
-OOD_NOTE = (
+_OOD_NOTE = (
     "Sets are `far` (other subjects), `near` (similar subjects that belong to no class) or "
     "`shifted` (the classes, from another camera or with changed colours). Scores: the maximum "
     "softmax probability (MSP), which sets the flag `ood`; the energy, minus the log-sum-exp of "
@@ -159,7 +159,7 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
         yield "By group", f"{_groups_note(report)}\n\n{tables}"
     if report.ood_sets:
         tables = _folded(report, lambda mode: ood_tables(report, mode))
-        text = [OOD_NOTE, ood_set_table(report), _resemblance_note(report), tables]
+        text = [_OOD_NOTE, ood_set_table(report), _resemblance_note(report), tables]
         yield "Out-of-distribution images", "\n\n".join(text)
 
 

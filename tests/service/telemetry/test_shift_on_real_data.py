@@ -12,7 +12,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora_client.monitoring import ShiftMonitor
 from service.telemetry.shift_monitor import FEATURE_DISTANCE, MSP, ExpectedRates
 from training.data.datasets import checkpoint_dataset, read_ood_set
-from training.data.images import LabelledImage, pixels_of
+from training.data.images import LabelledImage
 from training.data.registry import OodSettings
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]
@@ -47,7 +47,7 @@ def test_lesions(embedded: EulerLoRA, real_data: Path) -> list[Tensor]:
 def pixels(images: Sequence[LabelledImage], count: int) -> Iterator[Tensor]:
     """Yields some of the pictures as (3, height, width) in [0, 1]."""
     for image in random.Random(0).sample(images, min(count, len(images))):
-        yield pixels_of(image.name, image.source) / 255
+        yield image.pixels() / 255
 
 
 @pytest.fixture(scope="module")

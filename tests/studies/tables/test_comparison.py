@@ -185,7 +185,7 @@ def write_predictions(folder: Path, *modes: str, seed: int, shift: float = 0.0) 
 
 
 def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
-    """Returns all runs of TABLE for SEEDS, finished; `shift` is that of eulerlora-1."""
+    """All runs of TABLE for SEEDS, finished; `shift` is that of eulerlora-1."""
     runs = runs_of(TABLE, SEEDS, [], folder)
     for run in runs:
         trained = {"validation_by_epoch": {"det": {"nll": [0.5, run.recipe.seed / 1000]}}}

@@ -11,9 +11,22 @@ from eulerlora.checkpoint.config import FeatureConfig
 from eulerlora.checkpoint.files import save_checkpoint, write_config, write_feature_statistics
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.scores.ood_scores import SHRINKAGE, fit_feature_statistics
+from eulerlora_contract.policy.policy import parse_policy
 from tests.conftest import CLASSES, THRESHOLDS, config_of, random_network
+from tests.training.conftest import MELANOMA_POLICY
+from training.calibration.policy import PolicyFile
+from training.calibration.site import SiteSettings
+from training.calibration.thresholds import CoverageSettings
 
 WIDTH = 3 * 16
+SETTINGS = SiteSettings(
+    sensitivity=0.75,
+    predictive_value=0.5,
+    coverage=CoverageSettings((0.9, 0.95)),
+    mode="stoch",
+    samples=4,
+    policy=PolicyFile(MELANOMA_POLICY, parse_policy(MELANOMA_POLICY, "own.toml")),
+)
 LESIONS = {"bkl": 12, "mel": 20, "nevus": 28}
 """Lesions by local label, in `local_folder`; each has one or two pictures."""
 

@@ -26,8 +26,8 @@ from eulerlora.nn.method import AdapterHeads
 from eulerlora.nn.network import predict_images
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
-from eulerlora_contract.policy.policy import default_policy_text, parse_policy
 from tests.conftest import random_network
+from tests.training.calibration.conftest import SETTINGS
 from training.calibration.heads import (
     HeadComparison,
     HeadFit,
@@ -35,23 +35,15 @@ from training.calibration.heads import (
     refit_heads,
     with_changed_heads,
 )
-from training.calibration.policy import PolicyFile
-from training.calibration.site import SiteReport, SiteSettings, calibrate_site
+from training.calibration.site import SiteReport, calibrate_site
 from training.calibration.thresholds import CoverageSettings
 from training.data.copies import image_digests
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
 
 ADAPTERS, SAMPLES, CLASSES, WIDTH = 2, 3, 4, 6
-TEXT = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
-SETTINGS = SiteSettings(
-    sensitivity=0.75,
-    predictive_value=0.5,
-    coverage=CoverageSettings((0.8,), always_include_rare=True),
-    mode="stoch",
-    samples=2,
-    policy=PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml")),
-    hold_out=0.5,
+HELD_OUT = replace(
+    SETTINGS, coverage=CoverageSettings((0.8,), always_include_rare=True), samples=2, hold_out=0.5
 )
 
 
@@ -62,7 +54,7 @@ def heads_of(seed: int) -> AdapterHeads:
 
 
 def outputs_of(heads: AdapterHeads, inputs: Tensor) -> Trajectories:
-    """Returns what a network with these heads gives, from (n, adapters, samples, width)."""
+    """What a network with these heads gives, from (n, adapters, samples, width)."""
     adapter = torch.arange(ADAPTERS).repeat_interleave(SAMPLES).repeat(len(inputs))
     logits = heads(inputs.float().flatten(0, 2), adapter).detach().double()
     features = torch.cat([F.normalize(inputs, dim=-1), torch.ones_like(inputs)], dim=-1)
@@ -71,7 +63,7 @@ def outputs_of(heads: AdapterHeads, inputs: Tensor) -> Trajectories:
 
 
 def site(count: int, seed: int, classes: int = 3) -> tuple[Tensor, Tensor]:
-    """Returns inputs whose first elements are high for their label, and labels."""
+    """Inputs whose first elements are high for their label, and labels."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % classes
     noise = torch.randn(count, ADAPTERS, SAMPLES, WIDTH, generator=generator, dtype=torch.float64)
@@ -82,7 +74,9 @@ def site(count: int, seed: int, classes: int = 3) -> tuple[Tensor, Tensor]:
 def refitted() -> HeadFit:
     inputs, labels = site(120, 0)
     heads = heads_of(0)
-    return refit_heads([outputs_of(heads, inputs)], heads, labels, np.arange(120), 1.5)
+    fit = refit_heads([outputs_of(heads, inputs)], heads, labels, np.arange(120), 1.5)
+    assert fit is not None
+    return fit
 
 
 def test_what_the_heads_read_follows_from_logits_and_directions() -> None:
@@ -129,7 +123,7 @@ def test_a_lesion_counts_once_and_is_not_in_the_fit_of_its_own_outputs() -> None
     twice = torch.cat([torch.arange(60), torch.arange(60)])
     copies = outputs_of(heads, inputs[twice])
     often = refit_heads([copies], heads, labels[twice], groups[twice], 1.0)
-    assert often.penalty == once.penalty
+    assert once is not None and often is not None
     assert torch.allclose(often.change.weight, once.change.weight, atol=1e-3)
     for held_out, _ in often.cross_fitted:
         assert len({*groups[twice][held_out]}) == len(held_out) / 2
@@ -137,7 +131,7 @@ def test_a_lesion_counts_once_and_is_not_in_the_fit_of_its_own_outputs() -> None
 
 @pytest.fixture(scope="module")
 def local() -> LocalImages:
-    """Returns pictures whose colour is their class, of 150 lesions."""
+    """Pictures whose colour is their class, of 150 lesions."""
     generator = torch.Generator().manual_seed(0)
     images = [
         LabelledImage(
@@ -169,7 +163,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(source: Path, local: LocalImages, out: Path) -> SiteReport:
-    return calibrate_site(source, local, out, SETTINGS, "cpu")
+    return calibrate_site(source, local, out, HELD_OUT, "cpu")
 
 
 def test_heads_that_help_are_written_and_nothing_else_of_the_weights_changes(
@@ -227,7 +221,7 @@ def test_heads_stay_if_nothing_shows_that_it_helps(
             replace(image, label=local.images[other].label, cluster=None)
             for image, other in zip(images, others, strict=True)
         ]
-    settings = replace(SETTINGS, hold_out=hold_out)
+    settings = replace(HELD_OUT, hold_out=hold_out)
     report = calibrate_site(
         source, replace(local, images=images), tmp_path / "out", settings, "cpu"
     )

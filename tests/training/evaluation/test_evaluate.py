@@ -7,6 +7,7 @@ OOD scores: their directions, flags, and intervals that respect shared lesions.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,11 +25,9 @@ from tests.training.conftest import list_images
 from training.data.copies import image_digests
 from training.data.images import (
     ImageParts,
-    ImageSource,
     LabelledImage,
     OodSet,
     evenly_spaced,
-    pixels_of,
 )
 from training.evaluation.evaluate import (
     EvaluatedSet,
@@ -45,7 +44,7 @@ from training.evaluation.report_schema import OodSetFacts, Subset
 
 
 def labelled(folder: Path, labels: Sequence[int]) -> list[LabelledImage]:
-    """Returns labelled images; two form a cluster, and every second one has the kind "b".
+    """Labelled images; two form a cluster, and every second one has the kind "b".
 
     All have the same site.
     """
@@ -68,7 +67,7 @@ def dataset(model: EulerLoRA, test: Sequence[LabelledImage]) -> ImageParts:
 
 
 def with_target(folder: Path) -> EulerLoRA:
-    """Returns the model with all classes but the first one as its target."""
+    """The model with all classes but the first one as its target."""
     checkpoint = load_checkpoint(folder)
     names = tuple(label.name for label in checkpoint.config.classes[1:])
     target = TargetClasses.model_validate({"name": "target", "classes": names})
@@ -204,29 +203,26 @@ def test_a_larger_ood_set_is_reduced_to_evenly_spaced_images(
 
 
 def test_images_of_the_training_are_counted_in_every_set(
-    checkpoint_folder: Path, image_folder: Path, tmp_path: Path
+    checkpoint_copy: Path, image_folder: Path
 ) -> None:
-    model = EulerLoRA.load(checkpoint_folder)
     test, other = labelled(image_folder / "test", [0, 1, 2]), labelled(image_folder / "other", [-1])
     stored = image_digests([*test[3:], *other[:2]]).sort().values
-    save_file({"adapters": stored[:9], "backbone": stored[9:]}, tmp_path / TRAINING_IMAGES_FILE)
-    sets = [OodSet("other", other)]
-    report = evaluate(model, dataset(model, test), sets, [model.options()], folder=tmp_path).report
+    digests = {"adapters": stored[:9], "backbone": stored[9:]}
+    save_file(digests, checkpoint_copy / TRAINING_IMAGES_FILE)
+    model, sets = EulerLoRA.load(checkpoint_copy), [OodSet("other", other)]
+    report = evaluate(model, dataset(model, test), sets, [model.options()]).report
     assert (report.seen, report.ood_sets["other"].seen) == (len(test) - 3, 2)
 
 
-def test_every_image_is_read_once_for_all_modes(
-    checkpoint_folder: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_image_is_read_once_for_all_modes(checkpoint_folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "read"  # a file, because a worker process reads the images
 
-    def logged(name: str, source: ImageSource) -> torch.Tensor:
+    def logged(name: str) -> torch.Tensor:
         with log.open("a") as file:
             file.write(f"{name}\n")
-        return pixels_of(name, source)
+        return torch.zeros(3, 40, 40, dtype=torch.uint8)
 
-    monkeypatch.setattr("training.evaluation.inference.pixels_of", logged)
-    images = [LabelledImage(*named, 0) for named in list_images(image_folder / "test").items()]
+    images = [LabelledImage(name, partial(logged, name), 0) for name in map(str, range(40))]
     model = EulerLoRA.load(checkpoint_folder)
     predict_all(model, images, [model.options(), model.options("stoch", 2)], "test")
     assert log.read_text().splitlines() == [image.name for image in images]
@@ -268,7 +264,7 @@ def predictions(
     msp: list[float], partition: list[float], distance: list[float],
     thresholds: Threshold | None = THRESHOLDS,
 ) -> Summary:  # fmt: skip
-    """Returns predictions of two classes with these scores; partition: log-sum-exp of logits."""
+    """Predictions of two classes with these scores; partition: log-sum-exp of logits."""
     first = torch.tensor(msp, dtype=torch.float64)
     features = torch.tensor([[value, 0.0] for value in distance])
     logits = torch.stack([first, 1 - first], dim=1).log()

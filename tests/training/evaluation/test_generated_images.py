@@ -14,7 +14,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from training.data.images import OUTSIDE, LabelledImage, pixels_of
+from training.data.images import OUTSIDE, LabelledImage
 from training.evaluation.generated_images import (
     IMAGES,
     PICTURES,
@@ -31,10 +31,6 @@ from training.evaluation.generated_images import (
 SETS = (*(partial(pictures, name, kinds) for name, kinds in PICTURES.items()), digits)
 
 
-def read(image: LabelledImage) -> Tensor:
-    return pixels_of(image.name, image.source)
-
-
 @pytest.mark.parametrize("make", SETS)
 def test_equal_indices_give_equal_pictures_without_a_class(
     make: Callable[[], Sequence[LabelledImage]],
@@ -43,8 +39,8 @@ def test_equal_indices_give_equal_pictures_without_a_class(
     torch.rand(3)  # the global generator has no influence
     assert len(first) == IMAGES
     for index in (0, 1, IMAGES - 1):
-        pixels = read(first[index])
-        assert torch.equal(pixels, read(second[index]))
+        pixels = first[index].pixels()
+        assert torch.equal(pixels, second[index].pixels())
         assert (pixels.dtype, pixels.shape[0]) == (torch.uint8, 3)
         assert first[index].label == OUTSIDE
 
@@ -52,7 +48,7 @@ def test_equal_indices_give_equal_pictures_without_a_class(
 def test_kinds_of_noise_differ_in_their_spatial_correlation() -> None:
     neighbours = {}
     for image in pictures("noise", PICTURES["noise"], 6):
-        pixels = read(image)[0].float()
+        pixels = image.pixels()[0].float()
         pairs = torch.stack([pixels[:, :-1].flatten(), pixels[:, 1:].flatten()])
         neighbours[image.name.split("/")[1]] = float(torch.corrcoef(pairs)[0, 1])
     assert list(neighbours) == ["uniform", "grey", "gaussian", "blocks", "smooth", "gradient"]
@@ -63,7 +59,7 @@ def test_kinds_of_noise_differ_in_their_spatial_correlation() -> None:
 def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits  # noqa: PLC0415 - reads a file
 
-    first = read(digits()[0]).float()
+    first = digits()[0].pixels().float()
     blocks = first[0].unflatten(0, (8, 16)).unflatten(2, (8, 16)).mean(dim=(1, 3))
     expected = torch.tensor(load_digits().images[0]).float() * 255 / 16
     assert float(torch.corrcoef(torch.stack([blocks.flatten(), expected.flatten()]))[0, 1]) > 0.9
@@ -88,7 +84,7 @@ def test_the_corner_without_a_lesion_is_used_with_the_cluster_of_its_image() -> 
     corner, *rendered = plain_skin([image])
     assert (corner.name, corner.label) == ("plain-skin/corner/a", OUTSIDE)
     assert (corner.cluster, corner.attributes) == ("lesion 7", {})
-    pixels = pixels_of(corner.name, corner.source)
+    pixels = corner.pixels()
     assert pixels.shape == (3, 60, 80)
     assert pixels.flatten(1).float().mean(dim=1).tolist() == list(SKIN)
     assert len(rendered) == IMAGES - 1
@@ -186,7 +182,7 @@ def test_changed_images_keep_their_labels_and_are_made_when_they_are_read(pictur
     (image_read,) = with_shift([image], "noisy")
     assert (image_read.name, image_read.label, image_read.cluster) == ("a", 2, "lesion 7")
     assert image_read.attributes == image.attributes
-    changed = pixels_of(image_read.name, image_read.source)
+    changed = image_read.pixels()
     assert torch.equal(changed, shifted(picture, "noisy"))
 
 

@@ -25,7 +25,7 @@ from training.reporting.tables import metrics_table
 def config_with_facts(
     kind: str, backbone: Mapping[str, object] | None = None, **more: object
 ) -> CheckpointConfig:
-    """Returns a config with the provenance that training writes.
+    """A config with the provenance that training writes.
 
     backbone: provenance of the backbone instead of that of a pretraining; more: added to the
     latter.
@@ -183,7 +183,7 @@ def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
 
 @pytest.fixture
 def evaluated(checkpoint_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """Returns a checkpoint with provenance, and the folder of a report on it."""
+    """A checkpoint with provenance, and the folder of a report on it."""
     folder = Path(shutil.copytree(checkpoint_folder, tmp_path / "run"))
     write_config(folder, config_with_facts("imagefolder"))
     report = tmp_path / "report"
