@@ -96,6 +96,12 @@ class Trajectories:
             )
         )
 
+    @classmethod
+    def of_ensemble(cls, members: Sequence["Trajectories"]) -> "Trajectories":
+        """Joins the trajectories of all members for the same images, one after the other."""
+        columns = zip(*(member._tensors[:-1] for member in members), strict=True)
+        return cls(*[*(torch.cat(column, dim=1) for column in columns), members[0].samples])
+
     @property
     def _tensors(self) -> tuple[Tensor, ...]:
         return tuple(getattr(self, field.name) for field in fields(self))

@@ -281,7 +281,7 @@ def threshold_chart(
     figure = _figure(0.6 + 3.6 * len(names), 4.2, title)
     for axes, name in zip(figure.subplots(1, len(names), sharey=True), names, strict=True):
         for (images, of_set), colour, style in zip(
-            curves.items(), cycle(COLOURS), cycle(_LINES), strict=False
+            curves.items(), cycle(_COLOURS), cycle(_LINES), strict=False
         ):
             share, low, high = of_set[name].T
             axes.plot(thresholds, share, style, color=colour, label=images)

@@ -107,6 +107,16 @@ def test_later_samples_follow_the_earlier_ones_of_each_adapter() -> None:
     assert torch.equal(joined.samples, whole.samples)
 
 
+def test_an_ensemble_has_the_trajectories_of_every_member_for_each_image() -> None:
+    members = [random_trajectories(seed=seed) for seed in (0, 1, 2)]
+    joined = Trajectories.of_ensemble(members)
+    assert joined.samples.tolist() == [4] * 6
+    expected = torch.cat([member.flat_log_probabilities for member in members], dim=1)
+    assert torch.equal(joined.flat_log_probabilities, expected)
+    assert torch.equal(joined.features[:, 4:], members[2].features)
+    assert torch.equal(joined.views[:, 2:4], members[1].views)
+
+
 def test_a_temperature_divides_the_logits() -> None:
     logits = torch.randn(4, 2, 3, 5, generator=Generator().manual_seed(3)).double()
     actual, expected = of_logits(logits).at(2.0), of_logits(logits / 2)
