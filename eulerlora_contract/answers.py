@@ -113,7 +113,7 @@ class WarningCode(StrEnum):
     NO_PREDICTION_SET = "no_prediction_set"
     OTHER_PRECISION = "other_precision"
     DISTRIBUTION_SHIFT = "distribution_shift"
-    DARK_FRAME = "dark_frame"
+    FRAME = "frame"
 
 
 class PredictionWarning(WireModel):

@@ -1,5 +1,7 @@
 """The quality of an image in sRGB: size, brightness, clipping and sharpness."""
 
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from PIL import Image, ImageMath
@@ -9,7 +11,7 @@ from eulerlora_contract.answers import ImageQuality
 _WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""
 
-_MAX_FRAME = 32
+_MAX_FRAME, _MAX_FRAME_RANGE = 32, 8
 _MIN_FRAME_SHARE = 0.02  # of a side, at both of its ends
 _MAX_FRAME_SHARE = 0.5
 _MAX_BLACK = 5
@@ -34,25 +36,36 @@ def measure_quality(image: Image.Image) -> ImageQuality:
     )
 
 
-def has_dark_frame(image: Image.Image) -> bool:
-    """True if whole rows or columns at two opposite edges of an image are dark.
+def has_frame(image: Image.Image) -> bool:
+    """True if whole rows or columns at two opposite edges of an image show no part of a picture.
 
-    Dark are a luma of at most 32 of 255 and, at each of the two edges, at least 2% of the side; a
-    picture of which they are more than half is dark itself. Rounded vignettes, whose middle
-    reaches the edges, are no frames: dermatoscopic images have them.
+    These are dark (a luma of at most 32 of 255) or of one luma (within 8), and at least 2% of the
+    side at each of the two edges; an image of which they are more than half is itself so. Rounded
+    vignettes, whose middle reaches the edges, are no frames: dermatoscopic images have them.
 
     Args:
         image: As in `measure_quality`.
     """
     luma = _working_luma(image).convert("L")
-    bright = luma.point([0 if level <= _MAX_FRAME else 255 for level in range(256)])
-    box = bright.getbbox()
-    if box is None:
-        return False
-    left, top, right, bottom = box
-    ends = ((left, luma.width - right, luma.width), (top, luma.height - bottom, luma.height))
-    return all(sum(dark) <= _MAX_FRAME_SHARE * side for *dark, side in ends) and any(
-        min(dark) >= _MIN_FRAME_SHARE * side for *dark, side in ends
+    width, height = luma.size
+    rows = [luma.crop((0, y, width, y + 1)) for y in range(height)]
+    columns = [luma.crop((x, 0, x + 1, height)) for x in range(width)]
+    sides = [
+        (_frame_lines(lines), _frame_lines(lines[::-1]), len(lines)) for lines in (rows, columns)
+    ]
+    return all(sum(ends) <= _MAX_FRAME_SHARE * side for *ends, side in sides) and any(
+        min(ends) >= _MIN_FRAME_SHARE * side for *ends, side in sides
+    )
+
+
+def _frame_lines(lines: Sequence[Image.Image]) -> int:
+    """The number of lines before the first that shows a part of a picture."""
+    extrema = (line.getextrema() for line in lines)
+    return sum(
+        1
+        for _ in takewhile(
+            lambda luma: luma[1] <= _MAX_FRAME or luma[1] - luma[0] <= _MAX_FRAME_RANGE, extrema
+        )
     )
 
 

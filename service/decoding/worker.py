@@ -28,7 +28,7 @@ from eulerlora.images.decode import RgbImage
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import ImageQuality, PredictionWarning, WarningCode
-from eulerlora_contract.policy.quality import has_dark_frame, measure_quality
+from eulerlora_contract.policy.quality import has_frame, measure_quality
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from service.decoding import dicom, sandbox
 from service.decoding.decode import Declared, decode
@@ -46,9 +46,9 @@ from service.decoding.messages import (
 from service.settings import DecodingSettings, ImageSettings
 
 CONNECTION = sandbox.LAST_DESCRIPTOR
-_DARK_FRAME = PredictionWarning(
-    code=WarningCode.DARK_FRAME,
-    message="a dark frame surrounds the picture, which alone can make it unfamiliar: crop the "
+_FRAME = PredictionWarning(
+    code=WarningCode.FRAME,
+    message="a frame surrounds the picture, which alone can make it unfamiliar: crop the "
     "frame and send the picture again",
 )
 """The descriptor of the socket to the service."""
@@ -178,8 +178,8 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         warnings, quality = image.warnings, None
         if job.with_quality:
             quality = _quality(image)
-            if has_dark_frame(_pillow(image)):
-                warnings = (*warnings, _DARK_FRAME)
+            if has_frame(_pillow(image)):
+                warnings = (*warnings, _FRAME)
         return DecodedInput(
             pixels=network_input(image.pixels, job.preprocessing).numpy(),
             content_seed=content_seed(image.pixels, job.sampling_digest),

@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from eulerlora_contract.answers import Reason
 from eulerlora_contract.policy.policy import default_policy
-from eulerlora_contract.policy.quality import has_dark_frame, laplacian_variance, measure_quality
+from eulerlora_contract.policy.quality import has_frame, laplacian_variance, measure_quality
 from tests.eulerlora_contract.policy_inputs import make_prediction
 
 STEP = 40
@@ -100,39 +100,44 @@ def vignette(image: Image.Image) -> Image.Image:
     [
         (lambda image: ImageOps.expand(image, 24, 3), True),
         (lambda image: ImageOps.expand(image, (0, 24), 3), True),
+        (lambda image: ImageOps.expand(image, 24, 255), True),
         (lambda image: ImageOps.expand(vignette(image), 24, 0), True),
         (lambda image: image, False),
         (lambda image: ImageOps.expand(image, (0, 24, 0, 0), 3), False),
-        (lambda image: ImageOps.expand(image, 24, 200), False),
         (vignette, False),
         (lambda image: image.point(lambda _: 3), False),
         (lambda image: ImageOps.expand(image, 300, 3), False),
     ],
-    ids=["all sides", "two sides", "around a vignette", "none", "one side", "bright", "vignette",
+    ids=["all sides", "two sides", "white", "around a vignette", "none", "one side", "vignette",
          "a dark image", "most of the image"],
 )  # fmt: skip
 @pytest.mark.parametrize("width", [120, 400, 2000])
-def test_only_dark_edges_of_two_opposite_sides_are_a_frame(
+def test_only_plain_edges_of_two_opposite_sides_are_a_frame(
     change: Callable[[Image.Image], Image.Image], expected: bool, width: int
 ) -> None:
     image = change(lesion(400, 300))
-    assert has_dark_frame(image.resize((width, width * image.height // image.width))) is expected
+    assert has_frame(image.resize((width, width * image.height // image.width))) is expected
 
 
 @pytest.mark.parametrize(
     ("top", "bottom", "luma", "expected"),
     [
-        (2, 2, 32, True),  # at least 2% of 100 rows, and a luma of at most 32
-        (2, 2, 33, False),
-        (1, 3, 32, False),
-        (25, 25, 32, True),  # at most a half
-        (25, 26, 32, False),
+        (2, 2, (0, 32), True),  # at least 2% of 100 rows, and a luma of at most 32
+        (2, 2, (0, 33), False),
+        (2, 2, (247, 255), True),  # or within 8
+        (2, 2, (246, 255), False),
+        (1, 3, (0, 32), False),
+        (25, 25, (0, 32), True),  # at most a half
+        (25, 26, (0, 32), False),
     ],
 )
-def test_a_frame_has_exact_limits(top: int, bottom: int, luma: int, expected: bool) -> None:
-    pixels = np.full((100, 80), 128, np.uint8)
-    pixels[:top], pixels[100 - bottom :] = luma, luma
-    assert has_dark_frame(Image.fromarray(pixels)) is expected
+def test_a_frame_has_exact_limits(
+    top: int, bottom: int, luma: tuple[int, int], expected: bool
+) -> None:
+    pixels = np.tile(np.linspace(60, 200, 80).astype(np.uint8), (100, 1))
+    pixels[:top] = pixels[100 - bottom :] = luma[1]
+    pixels[:top, ::2] = pixels[100 - bottom :, ::2] = luma[0]
+    assert has_frame(Image.fromarray(pixels)) is expected
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +187,9 @@ def test_degraded_copies_of_real_images_are_to_be_retaken(
 def test_real_images_have_hardly_a_frame_and_every_added_one_is_named(
     real_images: list[Image.Image],
 ) -> None:
-    assert sum(map(has_dark_frame, real_images)) <= 0.01 * len(real_images)
-    framed = (ImageOps.expand(image, max(3, image.height // 16), 3) for image in real_images)
-    assert all(map(has_dark_frame, framed))
+    assert sum(map(has_frame, real_images)) <= 0.01 * len(real_images)
+    for colour in ("#030303", "white", "#1e3ca0"):
+        framed = (
+            ImageOps.expand(image, max(3, image.height // 16), colour) for image in real_images
+        )
+        assert all(map(has_frame, framed))

@@ -29,14 +29,14 @@ def test_quality_is_measured_on_the_whole_upright_image_on_request(photo) -> Non
     assert unmeasured.quality is None
 
 
-def test_a_dark_frame_is_named_with_the_quality_and_changes_no_pixel(photo) -> None:
+def test_a_frame_is_named_with_the_quality_and_changes_no_pixel(photo) -> None:
     content = encoded(ImageOps.expand(photo, photo.height // 16, (3, 3, 3)), "PNG")
     named, plain = (
         run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=asked), LIMITS)
         for asked in (True, False)
     )
     assert isinstance(named, DecodedInput) and isinstance(plain, DecodedInput)
-    assert ([one.code for one in named.warnings], plain.warnings) == (["dark_frame"], ())
+    assert ([one.code for one in named.warnings], plain.warnings) == (["frame"], ())
     assert (named.pixels == plain.pixels).all()
 
 
