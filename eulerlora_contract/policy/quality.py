@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, cast
 
 from PIL import Image, ImageMath
 
@@ -60,13 +60,12 @@ def has_frame(image: Image.Image) -> bool:
 
 def _frame_lines(lines: Sequence[Image.Image]) -> int:
     """The number of lines before the first that shows a part of a picture."""
-    extrema = (line.getextrema() for line in lines)
-    return sum(
-        1
-        for _ in takewhile(
-            lambda luma: luma[1] <= _MAX_FRAME or luma[1] - luma[0] <= _MAX_FRAME_RANGE, extrema
-        )
-    )
+
+    def is_plain(line: Image.Image) -> bool:
+        low, high = cast(tuple[int, int], line.getextrema())
+        return high <= _MAX_FRAME or high - low <= _MAX_FRAME_RANGE
+
+    return sum(1 for _ in takewhile(is_plain, lines))
 
 
 def laplacian_variance(luma: Image.Image) -> float:
