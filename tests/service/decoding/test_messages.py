@@ -42,8 +42,8 @@ def answer(data: bytes, **fields: object) -> bytes:
 class Executed:
     """Ends the process that unpickles it."""
 
-    def __reduce__(self) -> tuple[Any, tuple[int]]:
-        return os._exit, (9,)
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return os.abort, ()  # which coverage does not replace, as it does os._exit
 
 
 def received(content: bytes, job: DecodeJob = JOB) -> DecodedInput | Failure:
