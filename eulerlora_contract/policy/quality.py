@@ -40,8 +40,9 @@ def has_frame(image: Image.Image) -> bool:
     """True if whole rows or columns at two opposite edges of an image show no part of a picture.
 
     These are dark (a luma of at most 32 of 255) or of one luma (within 8), and at least 2% of the
-    side at each of the two edges; an image of which they are more than half is itself so. Rounded
-    vignettes, whose middle reaches the edges, are no frames: dermatoscopic images have them.
+    side at each of the two edges. An image with more than half of its side in such lines has no
+    frame. Rounded vignettes, whose middle reaches the edges, are none: dermatoscopic images have
+    them.
 
     Args:
         image: As in `measure_quality`.
