@@ -2,7 +2,7 @@
 # the options; the commands are:
 #
 #   docker build -t eulerlora .                                     5 GB, for a GPU or a CPU
-#   docker build -t eulerlora --build-arg TORCH_INDEX=URL .         1 GB, for a CPU (docs/how-to/deploy.md)
+#   docker build -t eulerlora --build-arg TORCH=cpu .               1 GB, for a CPU
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 eulerlora
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 -v "$PWD/checkpoint:/checkpoint:ro" \
 #       eulerlora eulerlora serve /checkpoint --host 0.0.0.0 --port 8000 --open
@@ -20,17 +20,18 @@ WORKDIR /source
 COPY requirements/serve.lock requirements/
 # Triton, headers, static libraries and device bitcode require a C compiler, which the image does
 # not have. NumPy's tests stay because numpy.testing imports from them.
-# TORCH_INDEX: an index of torch's CPU wheels. The lock has no hashes of them, and nothing else
-# from that index is installed.
-ARG TORCH_INDEX=
-RUN if [ -z "$TORCH_INDEX" ]; then \
+# TORCH=cpu installs torch's CPU wheels, which uv finds. The lock has no hashes of them.
+ARG TORCH=
+COPY requirements/uv.lock requirements/without_torch.awk requirements/
+RUN if [ "$TORCH" != cpu ]; then \
         pip install --no-deps --require-hashes --requirement requirements/serve.lock \
         && pip uninstall --yes triton; \
     else \
-        awk '/^[a-z]/ { kept = $1 !~ /^(torch|torchvision|triton|cuda-.*|nvidia-.*)==/ } kept' \
-            requirements/serve.lock > cpu.lock \
+        awk -f requirements/without_torch.awk requirements/serve.lock > cpu.lock \
         && pip install --no-deps --require-hashes --requirement cpu.lock \
-        && pip install --no-deps --index-url "$TORCH_INDEX" \
+        && python -m venv /opt/uv \
+        && /opt/uv/bin/pip install --require-hashes --requirement requirements/uv.lock \
+        && /opt/uv/bin/uv pip install --python /opt/eulerlora/bin/python --no-deps --torch-backend cpu \
             $(grep -oE '^torch(vision)?==[0-9.]+' requirements/serve.lock); \
     fi \
     && cd /opt/eulerlora/lib/python3*/site-packages \
