@@ -27,3 +27,14 @@ def test_a_new_interpreter_has_none_of_these_modules_after(statement: str) -> No
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("package", ["eulerlora", "eulerlora_client", "eulerlora_contract"])
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_another_operating_system_is_named_instead_of_a_missing_module(
+    package: str, platform: str
+) -> None:
+    program = f"import sys; sys.platform = '{platform}'; import {package}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    message = f"ImportError: EulerLoRA runs on Linux, got {platform}"
+    assert done.stderr.splitlines()[-1].startswith(message)
