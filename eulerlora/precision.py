@@ -25,7 +25,7 @@ REQUESTED = "set by the user"
 _WORTHWHILE = 0.9
 """Largest time in bfloat16, as a part of that in float32, for which rounding is accepted."""
 _ROWS = 8
-"""Rows of the timed block: those of an answer of two adapters with four samples."""
+"""Rows of the timed blocks: those of an answer of two adapters with four samples."""
 _TIMED_S = 0.3
 """Time for which the runs are repeated."""
 _MAX_SLOWDOWN = 3.0
@@ -84,7 +84,7 @@ def faster_precision(
     if missing is not None:
         return PrecisionDecision("float32", missing)
     exact, rounded = block_times_ms(settings, device, of_training)
-    times = f"a block takes {rounded:.2f} ms in bfloat16 and {exact:.2f} ms in float32"
+    times = f"two blocks take {rounded:.2f} ms in bfloat16 and {exact:.2f} ms in float32"
     faster = rounded <= _WORTHWHILE * exact
     return PrecisionDecision("bfloat16" if faster else "float32", times)
 
@@ -106,12 +106,13 @@ def missing_bfloat16(device: torch.device) -> str | None:
 def block_times_ms(
     settings: BackboneSettings, device: torch.device, of_training: bool = False
 ) -> tuple[float, float]:
-    """Times of an adapted block in float32 and in bfloat16, medians of alternating runs.
+    """Times of two adapted blocks in float32 and in bfloat16, medians of alternating runs.
 
-    It is that of a network with a single block, on the rows of one image; on a CPU, the CPU time of
-    one core, which other programs disturb little.
+    A network of the first and the last block runs the rows of one image. A single block would be
+    both, and skip most products: the first shares them between rows, and the last computes the
+    class token alone. On a CPU it is the CPU time of one core, which other programs disturb little.
     """
-    shape = settings.model_copy(update={"layers": 1})
+    shape = settings.model_copy(update={"layers": 2})
     draw = Draw(mode="stoch", samples=_ROWS // 2)
     image = torch.full((1, 3, shape.image_size, shape.image_size), 0.5, device=device)
     rows = Rows.of([draw.count], 2).to(device)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from eulerlora.checkpoint.config import PrecisionChange
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint, revision_of, write_config
+from eulerlora.nn.backbone import EncoderBlock
 from eulerlora.precision import (
     REQUESTED,
     block_times_ms,
@@ -160,6 +162,22 @@ def test_a_block_is_timed_in_both_precisions_and_leaves_threads_and_random_numbe
     assert all(time > 0 for time in times_ms)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_the_timed_blocks_run_the_mlp_for_all_tokens_of_all_rows(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
+) -> None:
+    sizes: set[tuple[int, ...]] = set()
+    after_attention = EncoderBlock.after_attention
+
+    def recorded_size(block: EncoderBlock, tokens: Tensor, attended: Tensor) -> Tensor:
+        sizes.add(tuple(attended.shape[:2]))
+        return after_attention(block, tokens, attended)
+
+    monkeypatch.setattr(EncoderBlock, "after_attention", recorded_size)
+    settings = checkpoint.config.backbone.settings
+    block_times_ms(settings, CPU)
+    assert (8, settings.tokens) in sizes
 
 
 def test_auto_is_float32_on_an_unknown_device() -> None:

@@ -54,7 +54,7 @@ def test_a_group_in_two_parts_is_not_denied() -> None:
 @pytest.mark.parametrize(
     ("precision", "native", "line"),
     [
-        ("auto", True, "bfloat16: a block takes 1.00 ms in bfloat16 and 2.00 ms in float32"),
+        ("auto", True, "bfloat16: two blocks take 1.00 ms in bfloat16 and 2.00 ms in float32"),
         ("auto", False, "float32: no instructions"),
         ("float32", True, "float32"),
         ("bfloat16", True, "bfloat16"),
