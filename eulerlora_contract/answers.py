@@ -114,6 +114,7 @@ class WarningCode(StrEnum):
     OTHER_PRECISION = "other_precision"
     DISTRIBUTION_SHIFT = "distribution_shift"
     FRAME = "frame"
+    RULER = "ruler"
 
 
 class PredictionWarning(WireModel):

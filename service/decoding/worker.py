@@ -43,15 +43,22 @@ from service.decoding.messages import (
     message,
     result_message,
 )
+from service.decoding.ruler import has_ruler
 from service.settings import DecodingSettings, ImageSettings
 
 CONNECTION = sandbox.LAST_DESCRIPTOR
+"""The descriptor of the socket to the service."""
+
 _FRAME = PredictionWarning(
     code=WarningCode.FRAME,
     message="a frame surrounds the picture, which alone can make it unfamiliar: crop the "
     "frame and send the picture again",
 )
-"""The descriptor of the socket to the service."""
+_RULER = PredictionWarning(
+    code=WarningCode.RULER,
+    message="the picture shows a ruler, which alone can make it unfamiliar: crop it, or take the "
+    "picture without it, and send it again",
+)
 
 
 def serve_forks(control: socket.socket) -> None:
@@ -178,8 +185,8 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         warnings, quality = image.warnings, None
         if job.with_quality:
             quality = _quality(image)
-            if has_frame(_pillow(image)):
-                warnings = (*warnings, _FRAME)
+            warnings += (_FRAME,) if has_frame(_pillow(image)) else ()
+            warnings += (_RULER,) if has_ruler(_pillow(image)) else ()
         return DecodedInput(
             pixels=network_input(image.pixels, job.preprocessing).numpy(),
             content_seed=content_seed(image.pixels, job.sampling_digest),
