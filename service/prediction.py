@@ -196,8 +196,9 @@ class Pipeline:
                 )
             return uploads
 
-        names = {number: uuid4().hex for number in lesions or ()}  # a request id may come again
-        of_images = {index: names[number] for index, number in enumerate(lesions or ())}
+        numbers = lesions or ()
+        names = {number: uuid4().hex for number in numbers}  # a request id may come again
+        of_images: dict[int | None, str] = {i: names[number] for i, number in enumerate(numbers)}
         results = await self._run(request, query, policy, read, is_batch=True, lesions=of_images)
         request_id = request.state.request_id
         batch = [_batch_result(result, request_id, index) for index, result in enumerate(results)]
