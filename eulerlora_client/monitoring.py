@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -292,6 +292,7 @@ class Outcome:
             one of the reasons of a referred image.
         confirmed: Its class, "" if not known yet.
         lesion: Equal for all images of a lesion.
+        decided_with: Equal for those of them that got one disposition, that of the most urgent.
         policy_hash: Of the policy that decided, "" if not known.
     """
 
@@ -299,6 +300,7 @@ class Outcome:
     is_target_possible: bool
     confirmed: str
     lesion: str
+    decided_with: str
     policy_hash: str
 
 
@@ -307,7 +309,8 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
 
     The columns `disposition`, `reasons` and, optionally, `policy_hash` are those of `eulerlora
     triage --csv`; `confirmed` names that with the confirmed class. A row without a value in the
-    column `lesion` is a lesion of its own.
+    column `lesion` is a lesion of its own. Rows of a lesion with the same `lesion_disposition` got
+    it together.
 
     Raises OutcomesError.
     """
@@ -338,7 +341,8 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
 class LoggedAnswer:
     """An answer of `/triage` in an audit log: what was decided about it, and its outcome.
 
-    The lesion of the outcome is a keyed hash of the file: the same file again is the same lesion.
+    The lesion of the outcome is a keyed hash of one of its files. Images that were sent as one
+    lesion are one, and so is the same file again.
     """
 
     decided: RecordedDecision
@@ -382,6 +386,7 @@ def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
             raise OutcomesError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise OutcomesError(f"{path}: expected an audit log of this version") from error
+    lesions = _lesions(answers.values())
     time = itemgetter("time")
     logged = []
     for answer in sorted(answers.values(), key=time):
@@ -391,11 +396,24 @@ def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
             decided.disposition,
             Reason.TARGET_POSSIBLE in triage["reasons"],
             decided.diagnosis or "",
-            lesion=answer["image"],
+            lesion=lesions[answer["image"]],
+            decided_with=answer["lesion"] or answer["mac"],
             policy_hash=triage["policy_hash"],
         )
         logged.append(LoggedAnswer(decided, outcome))
     return logged
+
+
+def _lesions(answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """One image for the lesion of each image, by their hashes."""
+    together: dict[str, list[str]] = {}
+    for answer in answers:
+        together.setdefault(answer["lesion"] or answer["mac"], []).append(answer["image"])
+    lesions: dict[str, set[str]] = {}
+    for images in together.values():
+        lesion = set[str]().union(*(lesions.get(image, {image}) for image in images))
+        lesions |= dict.fromkeys(lesion, lesion)
+    return {image: min(lesion) for image, lesion in lesions.items()}
 
 
 def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) -> None:
@@ -412,17 +430,19 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
     Raises:
         OutcomesError: With `place`, for an unknown disposition.
     """
-    disposition = _cell(row, "disposition")
+    disposition, together = (_cell(row, name) for name in ("disposition", "lesion_disposition"))
     if disposition and disposition not in set(Disposition):
         names = ", ".join(Disposition)
         raise OutcomesError(
             f"{place}: expected a disposition ({names}), got {printable(disposition)}"
         )
+    lesion = _cell(row, "lesion") or place
     return Outcome(
         disposition=Disposition(disposition) if disposition else None,
         is_target_possible=Reason.TARGET_POSSIBLE in _cell(row, "reasons"),
         confirmed=_cell(row, confirmed),
-        lesion=_cell(row, "lesion") or place,
+        lesion=lesion,
+        decided_with=f"{lesion} {together}" if together else place,
         policy_hash=_cell(row, "policy_hash"),
     )
 
@@ -436,7 +456,11 @@ _SHOWN_CLASSES = 10
 
 
 class LesionOutcome(IntEnum):
-    """What happened to an image, or to a lesion: the least of its assessed images."""
+    """What happened to an image, or to a lesion.
+
+    Images that got one disposition have that of the most urgent of them; a lesion has the least of
+    its dispositions. Images that were not assessed do not count.
+    """
 
     MISSED = 0
     REFERRED = 1
@@ -521,20 +545,25 @@ def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list
     An image without a confirmed class has that of its lesion's other images. Raises OutcomesError
     for a lesion with several classes.
     """
-    lesions: dict[str, list[Outcome]] = {}
+    lesions: dict[str, dict[str, list[Outcome]]] = {}
     for row in outcomes:
-        lesions.setdefault(row.lesion, []).append(row)
+        lesions.setdefault(row.lesion, {}).setdefault(row.decided_with, []).append(row)
     results = []
-    for lesion, images in lesions.items():
-        classes = {image.confirmed for image in images} - {""}
+    for lesion, groups in lesions.items():
+        classes = {image.confirmed for image in chain(*groups.values())} - {""}
         if len(classes) > 1:
             shown = printable(
                 f"lesion {lesion}: expected one class, got {', '.join(sorted(classes))}"
             )
             raise OutcomesError(shown)
         if classes & set(target):
-            results.append(min(map(_image_outcome, images)))
+            results.append(min(map(_group_outcome, groups.values())))
     return results
+
+
+def _group_outcome(images: Iterable[Outcome]) -> LesionOutcome:
+    assessed = set(map(_image_outcome, images)) - {LesionOutcome.NOT_ASSESSED}
+    return max(assessed, default=LesionOutcome.NOT_ASSESSED)
 
 
 def _image_outcome(image: Outcome) -> LesionOutcome:

@@ -114,6 +114,7 @@ class WarningCode(StrEnum):
     OTHER_PRECISION = "other_precision"
     DISTRIBUTION_SHIFT = "distribution_shift"
     FRAME = "frame"
+    RULER = "ruler"
 
 
 class PredictionWarning(WireModel):
@@ -374,7 +375,7 @@ class PolicyPerformance(WireModel):
     critical: str
     """A word for the classes whose sensitivity is stated."""
     sensitivity: Probability
-    """Share of its lesions whose images all are urgent, unfamiliar, or `target_possible`."""
+    """Share of its lesions with an image that is urgent, unfamiliar, or `target_possible`."""
     sensitivity_low: Probability
     """Lower end of its interval."""
     sensitivity_high: Probability

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Self
+from uuid import uuid4
 
 import torch
 from fastapi import Request
@@ -100,6 +102,7 @@ class PredictRequest:
         accepted_at: The time when its body was complete, on the monotonic clock.
         deadline: On the monotonic clock; its inference does not start later.
         warnings: For the response.
+        lesions: By index, what all images of a lesion share in the audit log, and no others do.
     """
 
     state: State
@@ -111,6 +114,7 @@ class PredictRequest:
     accepted_at: float
     deadline: float
     warnings: tuple[PredictionWarning, ...]
+    lesions: Mapping[int | None, str]
 
 
 class Pipeline:
@@ -192,7 +196,10 @@ class Pipeline:
                 )
             return uploads
 
-        results = await self._run(request, query, policy, read, is_batch=True)
+        numbers = lesions or ()
+        names = {number: uuid4().hex for number in numbers}  # a request id may come again
+        of_images: dict[int | None, str] = {i: names[number] for i, number in enumerate(numbers)}
+        results = await self._run(request, query, policy, read, is_batch=True, lesions=of_images)
         request_id = request.state.request_id
         batch = [_batch_result(result, request_id, index) for index, result in enumerate(results)]
         request.state.observation.image_problems += [
@@ -207,6 +214,7 @@ class Pipeline:
         policy: Policy | None,
         read: Callable[[Request], Awaitable[list[Upload]]],
         is_batch: bool = False,
+        lesions: Mapping[int | None, str] = MappingProxyType({}),
     ) -> list[Answer | BaseException]:
         """The way of a request up to its images: the result of each of them."""
         served = self._models.named(query.model)
@@ -241,6 +249,7 @@ class Pipeline:
             accepted_at=now,
             deadline=now + self._settings.deadline_s,
             warnings=self._shift.warnings(served.name, served.model.revision),
+            lesions=lesions,
         )
         decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
@@ -296,10 +305,15 @@ class Pipeline:
 
         # Record
         if self._audit is not None:
-            key_name = getattr(state, "key_name", None)
-            await self._audit.record(
-                AuditEntry(prediction, key_name, content, decision, request.query.samples)
+            entry = AuditEntry(
+                prediction,
+                key_name=getattr(state, "key_name", None),
+                image=content,
+                triage=decision,
+                samples_asked=request.query.samples,
+                lesion=request.lesions.get(index),
             )
+            await self._audit.record(entry)
         self._shift.record(prediction)
         state.observation.predictions.append(
             CompletedPrediction(

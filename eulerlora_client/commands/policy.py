@@ -137,8 +137,9 @@ def monitor_command(
 
     OUTCOMES is the CSV file of `eulerlora triage --csv`, in order of time, with the column
     `confirmed` and optionally `lesion`; or the files of a service's audit log, with the diagnoses
-    of `eulerlora decide`. A lesion is missed if one of its images is not urgent, unfamiliar, or
-    referred by the target probability. The test may be repeated whenever the files grow. The exit
+    of `eulerlora decide`. A lesion is missed if one of its dispositions is not urgent, unfamiliar,
+    or referred by the target probability; images that were sent as one lesion have one disposition,
+    that of the most urgent. The test may be repeated whenever the files grow. The exit
     status is 1 after an alarm.
     """
     from eulerlora_client.monitoring import outcome_summary  # noqa: PLC0415

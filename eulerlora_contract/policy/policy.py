@@ -195,13 +195,13 @@ class FitEvidence(Settings):
 
 
 class LesionCounts(Settings):
-    """Lesions by what happens to their images.
+    """Lesions by what happens to the most urgent of their images, which decides.
 
     Of the reasons to refer an image, only the target probability counts.
 
     Attributes:
         refer: Neither urgent nor unfamiliar, but referred by the target probability.
-        reached: Those at the routine threshold, whether or not an image is unfamiliar.
+        reached: Those with an image at the routine threshold, whether or not one is unfamiliar.
     """
 
     lesions: PositiveInt
@@ -223,10 +223,9 @@ class LesionCounts(Settings):
 
 
 class TargetEvidence(LesionCounts):
-    """Lesions of target classes, each by the least urgent of its images.
+    """Lesions of target classes.
 
     Attributes:
-        reached: All images have a target probability of at least `target.routine`.
         sensitivity: Share of the lesions that are not `neither`, with its two-sided exact interval
             from sensitivity_low to sensitivity_high.
     """
@@ -247,10 +246,9 @@ class OutsideEvidence(TargetEvidence):
 
 
 class OtherEvidence(LesionCounts):
-    """Lesions that are not of the target, each by the most urgent of its images.
+    """Lesions that are not of the target.
 
     Attributes:
-        reached: An image has a target probability of at least `target.routine`.
         specificity: Share of the lesions that are `neither`, with its two-sided exact interval from
             specificity_low to specificity_high.
     """

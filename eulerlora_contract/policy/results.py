@@ -300,11 +300,12 @@ def policy_description(policy: Policy) -> PolicyDescription:
 
 UNKNOWN = "The sensitivity and specificity of this policy have not been measured."
 EXPLANATION = (
-    "All figures count lesions; brackets contain exact 95% intervals. A target lesion counts "
-    "as seen if every image of it is unfamiliar or reaches the routine threshold; unfamiliar means "
-    "that the model does not know such images and a person has to look at it. Specificity is the "
-    "share of the other lesions without any such image. The last column is the share of target "
-    "lesions among those with an urgent image. Image quality is not considered."
+    "All figures count lesions; brackets contain exact 95% intervals. A lesion counts by the most "
+    "urgent of its images, which decides. A target lesion is seen if an image of it is unfamiliar "
+    "or reaches the routine threshold; unfamiliar means that the model does not know such images "
+    "and a person has to look at it. Specificity is the share of the other lesions without any "
+    "such image. The last column is the share of target lesions among those with an urgent image. "
+    "Image quality is not considered."
 )
 _GROUP_HEADER = ("lesions", "sensitivity, {target}", "specificity", "AUROC, {target}")
 GROUP_NOTE = (
@@ -320,12 +321,11 @@ _DETAIL_HEADER = (
     "lesions", "number", "urgent", "unfamiliar", "refer", "neither", "threshold alone"
 )  # fmt: skip
 DETAIL_NOTE = (
-    "A target lesion counts by the least urgent of its images, any other lesion by the most urgent "
-    "one; refer counts those that the target probability refers. A target lesion that is neither "
-    "is missed; any other lesion that is neither is spared. "
-    "Threshold alone ignores whether images are unfamiliar: the share of target lesions with a "
-    "probability at or above the routine threshold in all images (sensitivity), or of other "
-    "lesions without an image that reaches it (specificity)."
+    "A lesion counts by the most urgent of its images; refer counts those that the target "
+    "probability refers. A target lesion that is neither is missed; any other lesion that is "
+    "neither is spared. Threshold alone ignores whether images are unfamiliar: the share of target "
+    "lesions with an image at or above the routine threshold (sensitivity), or of other lesions "
+    "without one (specificity)."
 )
 
 

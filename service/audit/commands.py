@@ -18,7 +18,10 @@ from eulerlora_contract.printable import printable
 if TYPE_CHECKING:
     from service.audit.file import Record
 
-_ANSWER_FIELDS = ("sequence", "time", "request_id", "client", "model", "mode", "label", "msp")
+_ANSWER_FIELDS = (
+    "sequence", "time", "request_id", "item_id", "lesion", "client", "model", "mode", "label",
+    "msp",
+)  # fmt: skip
 _DECISION_FIELDS = (
     "sequence", "time", "request_id", "item_id", "client", "disposition", "decision", "reason",
     "diagnosis",

@@ -23,7 +23,7 @@ from typing import Any
 from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
 from eulerlora_contract.output_files import storage_errors
 
-FORMAT = 3
+FORMAT = 4
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
 MAX_LINE_BYTES = 1 << 20
 _TRIAL_BYTES = 1 << 16  # as a batch of answers

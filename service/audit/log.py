@@ -107,6 +107,7 @@ class AuditEntry:
         key_name: The name of the API key; None without keys.
         triage: The decision of the triage policy, if one was applied.
         samples_asked: The requested number of samples; None if the request did not set it.
+        lesion: Equal for the images of a lesion of one request, and for no others; None without.
     """
 
     prediction: Prediction
@@ -114,6 +115,7 @@ class AuditEntry:
     image: bytes
     triage: policy.Decision | None = None
     samples_asked: int | Auto | None = None
+    lesion: str | None = None
 
 
 @dataclass(frozen=True)
@@ -291,6 +293,7 @@ class AuditLog:
             "image": image_hash(self._secret, entry.image),
             "warnings": len(entry.prediction.warnings),
             "samples_asked": entry.samples_asked,
+            "lesion": entry.lesion,
             **entry.prediction.model_dump(mode="json", include=_RECORDED_FIELDS),
             "triage": entry.triage and asdict(entry.triage),
         }

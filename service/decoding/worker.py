@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 import torch
 from PIL import ExifTags, Image, ImageCms
 
-from eulerlora.images.decode import RgbImage
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import ImageQuality, PredictionWarning, WarningCode
@@ -43,15 +42,22 @@ from service.decoding.messages import (
     message,
     result_message,
 )
+from service.decoding.ruler import has_ruler
 from service.settings import DecodingSettings, ImageSettings
 
 CONNECTION = sandbox.LAST_DESCRIPTOR
+"""The descriptor of the socket to the service."""
+
 _FRAME = PredictionWarning(
     code=WarningCode.FRAME,
     message="a frame surrounds the picture, which alone can make it unfamiliar: crop the "
     "frame and send the picture again",
 )
-"""The descriptor of the socket to the service."""
+_RULER = PredictionWarning(
+    code=WarningCode.RULER,
+    message="the picture shows a ruler, which alone can make it unfamiliar: crop it, or take the "
+    "picture without it, and send it again",
+)
 
 
 def serve_forks(control: socket.socket) -> None:
@@ -177,9 +183,10 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
         warnings, quality = image.warnings, None
         if job.with_quality:
-            quality = _quality(image)
-            if has_frame(_pillow(image)):
-                warnings = (*warnings, _FRAME)
+            picture = Image.fromarray(image.pixels.permute(1, 2, 0).numpy())
+            quality = _quality(picture, image.full_size)
+            warnings += (_FRAME,) if has_frame(picture) else ()
+            warnings += (_RULER,) if has_ruler(picture) else ()
         return DecodedInput(
             pixels=network_input(image.pixels, job.preprocessing).numpy(),
             content_seed=content_seed(image.pixels, job.sampling_digest),
@@ -197,14 +204,10 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         return Failure(kind="defect", text=traceback.format_exc()[-MAX_TRACEBACK:])
 
 
-def _pillow(image: RgbImage) -> Image.Image:
-    return Image.fromarray(image.pixels.permute(1, 2, 0).numpy())
-
-
-def _quality(image: RgbImage) -> ImageQuality:
+def _quality(picture: Image.Image, full_size: tuple[int, int] | None) -> ImageQuality:
     """The size is that before the reduction, in pixels."""
-    quality = measure_quality(_pillow(image))
-    width, height = image.full_size or (quality.width, quality.height)
+    quality = measure_quality(picture)
+    width, height = full_size or picture.size
     return quality.model_copy(update={"width": width, "height": height})
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,19 @@ HEADER = b"disposition,reasons,confirmed\n"
 POSSIBLE = "refer target_possible"
 
 
-def image(disposition: str | None, confirmed: str = "mel", lesion: str = "1") -> Outcome:
+_ALONE = count()
+
+
+def image(
+    disposition: str | None,
+    confirmed: str = "mel",
+    lesion: str = "1",
+    decided_with: str | None = None,
+) -> Outcome:
     """Returns an image; disposition: POSSIBLE is `refer` by the target probability."""
     name, _, reason = (disposition or "").partition(" ")
-    return Outcome(Disposition(name) if name else None, bool(reason), confirmed, lesion, "")
+    known, together = Disposition(name) if name else None, decided_with or str(next(_ALONE))
+    return Outcome(known, bool(reason), confirmed, lesion, together, "")
 
 
 def lesions(*dispositions: str) -> list[Outcome]:
@@ -64,6 +74,24 @@ def test_a_lesion_has_the_least_outcome_of_its_assessed_images(
     dispositions: list[str | None], expected: LesionOutcome
 ) -> None:
     assert target_lesions(map(image, dispositions), ("mel",)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("together", "alone", "expected"),
+    [
+        (["routine", "urgent", "unfamiliar"], [], LesionOutcome.URGENT),
+        (["routine", POSSIBLE, "retake"], [], LesionOutcome.REFERRED),
+        (["retake", None], [], LesionOutcome.NOT_ASSESSED),
+        (["routine", "urgent"], ["unfamiliar"], LesionOutcome.UNFAMILIAR),
+        (["routine", "urgent"], ["routine"], LesionOutcome.MISSED),
+        (["retake"], ["unfamiliar"], LesionOutcome.UNFAMILIAR),
+    ],
+)
+def test_images_that_got_one_disposition_have_the_outcome_of_the_most_urgent(
+    together: list[str | None], alone: list[str | None], expected: LesionOutcome
+) -> None:
+    rows = [image(name, decided_with="together") for name in together]
+    assert target_lesions([*rows, *map(image, alone)], ("mel",)) == [expected]
 
 
 def test_a_lesion_counts_once_with_all_its_images() -> None:
@@ -117,12 +145,29 @@ def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:
     empty = {"disposition": "", "reasons": "", "dx": ""}
     path = written(tmp_path / "o.csv", row | {"dx": " mel "}, row | empty)
     first, second = read_outcomes(path, "dx")
-    assert first == Outcome(Disposition.REFER, True, "mel", first.lesion, "sha256:1")
+    expected = (first.lesion, first.decided_with, "sha256:1")
+    assert first == Outcome(Disposition.REFER, True, "mel", *expected)
     assert (second.disposition, second.is_target_possible, second.confirmed) == (None, False, "")
     assert first.lesion != second.lesion
+    assert first.decided_with != second.decided_with
     check_decided_by(path, [first, second], "sha256:1")
     with pytest.raises(OutcomesError, match=r"o\.csv: .*sha256:1"):
         check_decided_by(path, [first, second], "sha256:2")
+
+
+def test_rows_of_a_lesion_with_one_disposition_of_the_lesion_got_it_together(
+    tmp_path: Path,
+) -> None:
+    row = {"disposition": "urgent", "reasons": "", "confirmed": "mel", "lesion": "7"}
+    states = ("urgent", "urgent", "routine", "", "")
+    rows = read_outcomes(
+        written(tmp_path / "o.csv", *(row | {"lesion_disposition": state} for state in states)),
+        "confirmed",
+    )
+    assert {one.lesion for one in rows} == {"7"}
+    first, second, *others = (one.decided_with for one in rows)
+    assert first == second
+    assert len({first, *others}) == 4
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 The score of an image is the summed probability of the target classes. Images of one lesion are not
 independent, so lesions count. By `routine`, a lesion is found if the scores of all its images reach
-the threshold: a required share of the critical lesions is. By `urgent`, a lesion counts if the
-score of one of its images reaches the threshold, since it is then among the urgent ones: a required
-share of these lesions is of the target. Bounds are exact. The performance is measured on images
-that had no part in the fit; image quality is not considered.
+the threshold, so that it is found by whichever of them is sent: a required share of the critical
+lesions is. By `urgent`, a lesion counts if the score of one of its images reaches the threshold,
+since it is then among the urgent ones: a required share of these lesions is of the target. Bounds
+are exact. The performance is measured on images that had no part in the fit, as lesions are served:
+by their most urgent image. Image quality is not considered.
 """
 
 import math
@@ -499,13 +500,13 @@ def measure_policy(
     urgent, unfamiliar = decided[Disposition.URGENT], decided[Disposition.UNFAMILIAR]
     urgency = np.select([urgent, unfamiliar, reached], [3, 2, 1], 0)
 
-    def counts(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
+    def counts(chosen: Bools) -> dict[str, int]:
         """The counts of the chosen images' lesions.
 
         `chosen`: (n,), at least one.
         """
         of_lesions, of_reached = (
-            by_lesion(values[chosen], images.lesions[chosen], combine)
+            by_lesion(values[chosen], images.lesions[chosen], np.maximum)
             for values in (urgency, reached)
         )
         refer, of_unfamiliar, of_urgent = np.bincount(of_lesions, minlength=4).tolist()[1:]
@@ -518,8 +519,8 @@ def measure_policy(
         }
 
     def detection(chosen: Bools) -> dict[str, Any]:
-        """The evidence on target lesions, which need every image to be seen."""
-        found = counts(chosen, np.minimum)
+        """The evidence on target lesions."""
+        found = counts(chosen)
         hits = found["urgent"] + found["unfamiliar"] + found["refer"]
         return found | _share("sensitivity", hits, found["lesions"])
 
@@ -530,7 +531,7 @@ def measure_policy(
             for name, flags in decided.items()
         }
 
-    others = counts(other, np.maximum)
+    others = counts(other)
     spared = others["lesions"] - others["urgent"] - others["unfamiliar"] - others["refer"]
     evidence = MeasuredEvidence(
         data=data,
@@ -564,8 +565,8 @@ CURVE_THRESHOLDS: Floats = np.geomspace(0.001, 1, 61)[:-1]
 def operating_curves(images: PolicyInputs) -> dict[str, Floats]:
     """What a threshold on the target probability alone does to lesions, by name.
 
-    sensitivity: share of critical lesions of which every image reaches the threshold.
-    specificity: share of lesions outside the target of which no image does.
+    sensitivity: share of critical lesions with an image that reaches the threshold.
+    specificity: share of lesions outside the target without one.
     predictive value: share of target lesions among those with an image that reaches it.
 
     Each is (60, 3), by `CURVE_THRESHOLDS`: the share and its exact 95% interval; nan where there
@@ -573,12 +574,11 @@ def operating_curves(images: PolicyInputs) -> dict[str, Floats]:
     """
     of_target = images.target | images.outside
 
-    def lesions(chosen: Bools, combine: np.ufunc) -> Floats:
-        found: Floats = by_lesion(images.scores[chosen], images.lesions[chosen], combine)
-        return found
+    def lesions(chosen: Bools) -> Floats:
+        highest: Floats = by_lesion(images.scores[chosen], images.lesions[chosen], np.maximum)
+        return highest
 
-    critical = lesions(images.critical, np.minimum)
-    others, targets = lesions(~of_target, np.maximum), lesions(of_target, np.maximum)
+    critical, others, targets = map(lesions, (images.critical, ~of_target, of_target))
     counts = []
     for threshold in CURVE_THRESHOLDS:
         spared = int((others < threshold).sum())
@@ -627,19 +627,21 @@ def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ..
                 GroupEvidence(
                     attribute=attribute,
                     value=value,
-                    sensitivity=_share_of_lesions(seen, target, images.lesions),
-                    specificity=_share_of_lesions(~seen, other, images.lesions),
+                    sensitivity=_share_of_lesions(seen, target, images.lesions, np.logical_or),
+                    specificity=_share_of_lesions(~seen, other, images.lesions, np.logical_and),
                     auroc=_auroc(images, positive, other),
                 )
             )
     return tuple(groups)
 
 
-def _share_of_lesions(flags: Bools, chosen: Bools, lesions: Names) -> IntervalEvidence | None:
-    """The share of the chosen images' lesions with all flags; None without any."""
+def _share_of_lesions(
+    flags: Bools, chosen: Bools, lesions: Names, combine: np.ufunc
+) -> IntervalEvidence | None:
+    """The share of the chosen images' lesions by the flags of their images; None without any."""
     if not chosen.any():
         return None
-    of_lesions = by_lesion(flags[chosen], lesions[chosen], np.logical_and)
+    of_lesions = by_lesion(flags[chosen], lesions[chosen], combine)
     hits, count = int(of_lesions.sum()), len(of_lesions)
     low, high = clopper_pearson(hits, count)
     return IntervalEvidence(

@@ -1,6 +1,7 @@
 """`eulerlora policy show`, `check` and `eulerlora monitor`: outputs, exit status and options."""
 
 import asyncio
+from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from eulerlora_contract.policy.policy import (
 )
 from eulerlora_contract.policy.results import UNKNOWN, performance
 from service.audit.log import AuditLog
-from tests.service.audit_entries import SECRET, audit_entry
+from tests.service.audit_entries import SECRET, audit_entry, verified
 
 
 def test_show_prints_the_packaged_policy_unchanged() -> None:
@@ -216,6 +217,28 @@ def test_outcomes_are_read_from_the_audit_log_with_how_people_decided(tmp_path: 
         "  missed: 1",
         "  not assessed (retake or no decision): 0",
     ]
+
+
+def test_images_of_one_lesion_in_the_audit_log_have_one_outcome(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path, SECRET) as log:
+        for pixels, disposition, lesion in (
+            (b"one", "routine", "a"), (b"two", "urgent", "a"), (b"two", "unfamiliar", None),
+            (b"two", "urgent", "b"), (b"three", "routine", "b"), (b"four", "routine", None),
+        ):  # fmt: skip
+            rule = Decision(Disposition(disposition), (), 1, default_policy().hash)
+            entry = audit_entry(image=pixels, triage=rule)
+            asyncio.run(log.record(replace(entry, lesion=lesion)))
+        answer = asyncio.run(log.answered("r1", None, "clinic")).answer
+        for mac in (answer["mac"], verified(path)[1]["mac"]):
+            record = {"kind": "decision", "answer": mac, "decision": None, "reason": None}
+            asyncio.run(log.record(record | {"diagnosis": "mel"}))
+    done = CliRunner().invoke(monitor_command, [str(path)])
+    assert done.exit_code == 0, done.output
+    counts = dict(line.strip().split(": ") for line in done.stdout.splitlines()[3:8])
+    assert counts["lesions confirmed as mel"] == "2"
+    assert counts["unfamiliar, seen by a person"] == "1"  # the least of a, b and the one alone
+    assert counts["missed"] == "1"  # the fourth image
 
 
 def test_misses_in_the_audit_log_are_an_alarm_with_status_1(tmp_path: Path) -> None:

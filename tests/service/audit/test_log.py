@@ -62,6 +62,7 @@ def test_a_line_contains_the_exact_prediction_and_no_image_content(log, path: Pa
     assert written.pop("warnings") == 1
     assert written.pop("triage") is None
     assert written.pop("samples_asked") is None
+    assert written.pop("lesion") is None
     assert written.pop("image") == image_hash(SECRET, b"bytes of the file")
     assert written.pop("client") == "clinic"
     for name in ("mac", "previous", "sequence", "kind"):

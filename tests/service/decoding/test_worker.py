@@ -29,14 +29,19 @@ def test_quality_is_measured_on_the_whole_upright_image_on_request(photo) -> Non
     assert unmeasured.quality is None
 
 
-def test_a_frame_is_named_with_the_quality_and_changes_no_pixel(photo) -> None:
-    content = encoded(ImageOps.expand(photo, photo.height // 16, (3, 3, 3)), "PNG")
+@pytest.mark.parametrize("code", ["frame", "ruler"])
+def test_a_frame_and_a_ruler_are_named_with_the_quality_and_change_no_pixel(photo, code) -> None:
+    frame = ImageOps.expand(photo, photo.height // 16, (3, 3, 3))
+    ruler = photo.resize((600, 450))
+    for x in range(20, 590, 30):
+        ruler.paste((20, 20, 20), (x, 0, x + 3, 25))
+    content = encoded({"frame": frame, "ruler": ruler}[code], "PNG")
     named, plain = (
         run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=asked), LIMITS)
         for asked in (True, False)
     )
     assert isinstance(named, DecodedInput) and isinstance(plain, DecodedInput)
-    assert ([one.code for one in named.warnings], plain.warnings) == (["frame"], ())
+    assert ([one.code for one in named.warnings], plain.warnings) == ([code], ())
     assert (named.pixels == plain.pixels).all()
 
 

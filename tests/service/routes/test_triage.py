@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,24 @@ def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
     counted = f'eulerlora_dispositions_total{{disposition="{results[0]["disposition"]}",model="'
     (line,) = (line for line in metrics.splitlines() if line.startswith(counted))
     assert line.endswith(" 3.0")
+
+
+def test_the_audit_log_names_the_images_of_a_lesion_of_one_request(
+    five_classes, png, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path, SECRET)
+    with TestClient(app_of(five_classes, policy(urgent=1.0), log)) as client:
+        for query in ("lesions=1,2,1", "lesions=1,2,1", ""):
+            files = [("files", (name, png)) for name in "abc"]
+            headers = {"X-Request-ID": "again"}
+            client.post(f"/triage/batch?{query}", files=files, headers=headers)
+    answers = [record for record in verified(path) if record["kind"] == "answer"]
+    requests = [sorted(answers[n : n + 3], key=itemgetter("item_id")) for n in (0, 3, 6)]
+    first, second, plain = ([one["lesion"] for one in request] for request in requests)
+    assert first[0] == first[2] and second[0] == second[2]
+    assert len({*first, *second}) == 4
+    assert plain == [None] * 3
 
 
 @pytest.mark.parametrize(
