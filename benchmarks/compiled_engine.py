@@ -9,6 +9,7 @@ from statistics import median
 import psutil
 import torch
 from torch._dynamo.utils import counters
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.results import Result, at_least, at_most
 from benchmarks.timing import Work, alternating_seconds, synchronise
@@ -81,6 +82,30 @@ def row_rates(plan: Plan) -> Iterator[Result]:
         rates = [count / value for value in seconds]
         pass_us = f"{1e6 * median(seconds):.0f} us a pass"
         yield Result(name, pass_us, median(rates), rates, "rows/s")
+
+
+def matrix_product_share(plan: Plan) -> Iterator[Result]:
+    """Floating-point operations per second of the largest pass, as a part of those of a product of
+    square bfloat16 matrices on the same device."""
+    sizes, count = plan.sizes.large, engine_of(plan).row_counts[-1]
+    load = Workload.random(sizes, -(-count // sizes.trajectories), plan.device)
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        load.network(load.images, load.rows, load.draws)
+    pass_flop = counter.get_total_flops() * count / len(load.rows)
+    side = 8192 if plan.device.type == "cuda" else 512
+    square = torch.rand(side, side, device=plan.device).bfloat16()
+    works = [pass_of(plan, count), lambda: square @ square]
+    ours, product = alternating_seconds(works, plan.sizes.repeats, plan.sizes.warmups, plan.device)
+    rates = [pass_flop / seconds for seconds in ours]
+    product_rates = [2 * side**3 / seconds for seconds in product]
+    yield Result(
+        name=f"arithmetic of passes of {count} rows / of a product of {side} x {side} matrices",
+        ours=f"{median(rates) / 1e12:.4g} TFLOP/s",
+        value=median(rates) / median(product_rates),
+        measured=[a / b for a, b in zip(rates, product_rates, strict=True)],
+        unit="ratio",
+        reference=f"{median(product_rates) / 1e12:.4g} TFLOP/s, bfloat16",
+    )
 
 
 def pass_memory(plan: Plan) -> Iterator[Result]:

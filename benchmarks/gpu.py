@@ -1,19 +1,28 @@
 """Inference, training step and service on a GPU: `python -m benchmarks.gpu`; under 8 minutes.
 
 All implementations are checked first; nothing is timed if a check fails. Then it measures graph
-capture, rows per second by row count, memory, the latency of one and of all trajectories, the
-service with decoding, and the comparisons of `benchmarks.cpu`. `--device cpu --small` runs the same
-code in a minute without a GPU.
+capture, rows per second by row count, their share of the device's own matrix product, memory, the
+latency of one and of all trajectories, the service with decoding, and the comparisons of
+`benchmarks.cpu`, which train too. `--device cpu --small` runs the same code in a minute without a
+GPU.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import click
 import torch
 from torch import Tensor
 
 from benchmarks.baselines.naive import naive_logits, ordinary_members
-from benchmarks.compiled_engine import engine_of, graph_compilation, latency, pass_memory, row_rates
+from benchmarks.compiled_engine import (
+    engine_of,
+    graph_compilation,
+    latency,
+    matrix_product_share,
+    pass_memory,
+    row_rates,
+)
 from benchmarks.cpu import COMPARISONS
 from benchmarks.results import Result, report
 from benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE
@@ -75,6 +84,7 @@ def _single(compare: Callable[[Plan], Result]) -> Callable[[Plan], Iterable[Resu
 MEASUREMENTS: Mapping[str, Callable[[Plan], Iterable[Result]]] = {
     "graphs": graph_compilation,
     "row-rates": row_rates,
+    "matrix-product-share": matrix_product_share,
     "pass-memory": pass_memory,
     "latency": latency,
     "service": _service,
@@ -89,7 +99,8 @@ MEASUREMENTS: Mapping[str, Callable[[Plan], Iterable[Result]]] = {
 @click.option(
     "--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Run only these."
 )
-def main(device: str, small: bool, only: tuple[str, ...]) -> None:
+@click.option("--out", type=click.Path(path_type=Path), help="Add the results to this JSONL file.")
+def main(device: str, small: bool, only: tuple[str, ...], out: Path | None) -> None:
     """Check, then measure on a CUDA device and print a table."""
     try:
         torch_device = choose_device(device)
@@ -98,7 +109,7 @@ def main(device: str, small: bool, only: tuple[str, ...]) -> None:
     compiler = "inductor" if torch_device.type == "cuda" else "eager"
     plan = Plan(SMALL if small else FULL, torch_device, compiler)
     check(plan)
-    report(_results(only or tuple(MEASUREMENTS), plan))
+    report(_results(only or tuple(MEASUREMENTS), plan), out)
 
 
 def _results(names: Sequence[str], plan: Plan) -> Iterator[Result]:

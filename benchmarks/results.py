@@ -1,7 +1,9 @@
 """A measured value with its target and its spread, as a row of a table."""
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
@@ -92,10 +94,14 @@ def comparison(
     )
 
 
-def report(results: Iterable[Result]) -> None:
+def report(results: Iterable[Result], out: Path | None = None) -> None:
+    """Prints the rows of a table as they come, and writes a JSON object for each as a line."""
     click.echo(HEADING)
     for result in results:
         click.echo(result.row())
+        if out is not None:
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(result)) + "\n")
 
 
 def _amount(value: float, unit: Unit) -> str:

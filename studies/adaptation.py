@@ -234,7 +234,9 @@ def augmented(pixels: Tensor, flips: str, generator: torch.Generator) -> Tensor:
     return torch.stack(views)
 
 
-def network_of(run: Run, backbone_file: Path, images: ImageParts) -> AdaptedVisionTransformer:
+def network_of(
+    run: Run, backbone_file: Path, images: ImageParts, device: torch.device
+) -> AdaptedVisionTransformer:
     arm, file = ARMS[run.arm], load_backbone(backbone_file)
     backbone = at_image_size(file.backbone, run.image_size)
     preprocessing, classes = file.preprocessing.at_size(run.image_size), len(images.classes)
@@ -251,21 +253,22 @@ def network_of(run: Run, backbone_file: Path, images: ImageParts) -> AdaptedVisi
         method = methods()[arm.method].settings_type(name=arm.method)
         network = build_network(backbone, settings, classes, preprocessing, method)
         network.initialise(torch.Generator().manual_seed(run.seed))
+    network.to(device)
     if run.head == "probe":
-        fit_heads(network, images, torch.device("cpu"))
+        fit_heads(network, images, device)
     return network
 
 
 @torch.inference_mode()
 def logits_of(network: AdaptedVisionTransformer, pixels: Tensor, samples: int) -> Tensor:
-    """Logits (n, adapters, samples or 1, classes) float32; 0 samples are mode det.
+    """Logits (n, adapters, samples or 1, classes) float32 on the CPU; 0 samples are mode det.
 
     Every image has draws of its own, from a generator of its index.
     """
     batches = []
-    adapters = network.settings.adapters
+    adapters, device = network.settings.adapters, network.heads.weight.device
     for start in range(0, len(pixels), EVALUATION_BATCH):
-        part = pixels[start : start + EVALUATION_BATCH].float() / 255
+        part = pixels[start : start + EVALUATION_BATCH].to(device).float() / 255
         count = len(part)
         if samples:
             drawn = [
@@ -275,10 +278,10 @@ def logits_of(network: AdaptedVisionTransformer, pixels: Tensor, samples: int) -
             draws = RowDraws.cat(drawn, [adapters * samples] * count)
         else:
             draws = network.method.det().repeated(count)
-        rows = Rows.of([samples or 1] * count, adapters)
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = network(part, rows, draws)
-        batches.append(logits.float().view(count, adapters, samples or 1, -1))
+        rows = Rows.of([samples or 1] * count, adapters).to(device)
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = network(part, rows, draws.to(part))
+        batches.append(logits.float().cpu().view(count, adapters, samples or 1, -1))
     return torch.cat(batches)
 
 
@@ -351,7 +354,7 @@ def train(
     The curve has the mean training loss and the validation NLL of mode det of every epoch; a run
     whose loss is not finite goes on to the end and has the NLL NaN.
     """
-    arm = ARMS[run.arm]
+    arm, device = ARMS[run.arm], network.heads.weight.device
     parts = images.parts
     chosen = parts["train"]
     if run.images < len(chosen):
@@ -371,7 +374,10 @@ def train(
         adapter_dropout=arm.dropout,
     )
     objective = AdapterObjective(
-        network, settings, class_weights_of(run, labels, images), image_count=len(labels)
+        network,
+        settings,
+        class_weights_of(run, labels, images).to(device),
+        image_count=len(labels),
     )
     trained = [p for p in network.parameters() if p.requires_grad]
     optimiser = AdamW(trained, lr=run.rate, weight_decay=WEIGHT_DECAY)
@@ -380,7 +386,7 @@ def train(
     curve: list[dict[str, float]] = []
     best: dict[str, Tensor] | None = None
     if state_file.exists():
-        state = torch.load(state_file, weights_only=True)
+        state = torch.load(state_file, map_location=device, weights_only=True)
         if state["run"] == asdict(run):
             with torch.no_grad():
                 for parameter, value in zip(trained, state["weights"], strict=True):
@@ -395,13 +401,13 @@ def train(
             step = epoch * steps_per_epoch + index
             for group in optimiser.param_groups:
                 group["lr"] = run.rate * fraction(step)
-            views = augmented(pixels[batch], data.flips, generator)
-            with attention_kernels(torch.device("cpu")):
-                with torch.autocast("cpu", torch.bfloat16):
-                    losses = objective.loss(
-                        network, views, labels[batch], objective.draw(run.seed, step, 0)
-                    )
-                loss = losses / objective.weight(labels[batch])
+            views = augmented(pixels[batch], data.flips, generator).to(device)
+            truth = labels[batch].to(device)
+            with attention_kernels(device):
+                with torch.autocast(device.type, torch.bfloat16):
+                    draw = objective.draw(run.seed, step, 0)
+                    losses = objective.loss(network, views, truth, draw)
+                loss = losses / objective.weight(truth)
                 optimiser.zero_grad()
                 loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, CLIP_NORM)
@@ -436,12 +442,14 @@ def class_weights_of(run: Run, labels: Tensor, images: ImageParts) -> Tensor:
     return (weights / weights.sum()).float()
 
 
-def result_of(run: Run, backbone: Path, directory: Path, state_file: Path) -> dict[str, Any]:
+def result_of(
+    run: Run, backbone: Path, directory: Path, state_file: Path, device: torch.device
+) -> dict[str, Any]:
     """Trains and evaluates a run; returns its line."""
     started = time.monotonic()
     data = DATASETS[run.dataset]
     images = read_dataset(data.settings, directory)
-    network = network_of(run, backbone, images)
+    network = network_of(run, backbone, images, device)
     curve, best = train(run, network, images, data, state_file)
     trained_s = time.monotonic() - started
     result: dict[str, Any] = {"run": asdict(run), "curve": curve, "train_s": round(trained_s)}
@@ -524,6 +532,7 @@ def main() -> None:
     parser.add_argument("--dataset", choices=list(DATASETS), default="cifar10")
     parser.add_argument("--head", choices=["random", "probe"], default="random")
     parser.add_argument("--image-size", type=int, default=56)
+    parser.add_argument("--device", type=torch.device, default="cpu")
     parser.add_argument("--arm", action="append", choices=list(ARMS), help="only this arm")
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results/adaptation.jsonl"
@@ -556,8 +565,8 @@ def main() -> None:
         run = pending[0]
         print(f"{len(pending)} to go: {run}", flush=True)
         state_file = arguments.out.with_name(f"{run.stage}-{run.arm}.state")
-        result = result_of(run, arguments.backbone, arguments.data, state_file)
-        result |= {"commit": commit, "torch": torch.__version__}
+        result = result_of(run, arguments.backbone, arguments.data, state_file, arguments.device)
+        result |= {"commit": commit, "device": arguments.device.type, "torch": torch.__version__}
         with arguments.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(result) + "\n")
         state_file.unlink()

@@ -38,7 +38,7 @@ def test_the_gpu_program_measures_everything_on_a_cpu_too(printed, monkeypatch) 
     results = printed(gpu.main, ["--device", "cpu"])
     assert len(results) == len({result.name for result in results})
     ratios = [result for result in results if result.unit == "ratio"]
-    assert len(ratios) == len(cpu.COMPARISONS) + 1  # and the latency
+    assert len(ratios) == len(cpu.COMPARISONS) + 2  # and the latency and the matrix product
     assert min(result.value for result in results) > 0
     readings = {result.name: result for result in results if result.unit != "ratio"}
     graphs = readings["graphs, bfloat16, compiled"]

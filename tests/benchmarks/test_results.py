@@ -1,5 +1,7 @@
 """Measurements: times in alternation, and results with spread and target."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -55,3 +57,13 @@ def test_seconds_are_those_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     assert alternating_seconds([lambda: wait(1), lambda: wait(4)], 2, 0, CPU) == [[1, 1], [4, 4]]
+
+
+def test_results_are_added_to_a_file_as_they_come(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    for name in ("first", "second"):
+        report([Result(name, "ours", 0.5, [0.25, 0.75])], out)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(line["name"], line["measured"]) for line in lines] == [
+        ("first", [0.25, 0.75]), ("second", [0.25, 0.75]),
+    ]  # fmt: skip
