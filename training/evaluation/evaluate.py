@@ -4,7 +4,7 @@ Every result has a confidence interval over the clusters of images.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from training.data.copies import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
+    Estimate,
     Estimates,
     Floats,
     Ints,
@@ -32,6 +33,7 @@ from training.evaluation.intervals import (
     cluster_indices,
     proportion,
     share_estimates,
+    unit_weights,
 )
 from training.evaluation.metrics import (
     auroc,
@@ -344,6 +346,10 @@ def _difference_estimates(
     return bootstrap(metrics, clusters)
 
 
+_MAX_RANKED = 20
+"""Classes up to which their AUROC and AUPRC have intervals, which take minutes for hundreds."""
+
+
 def class_metrics(
     probabilities: Floats,
     labels: Ints,
@@ -368,6 +374,14 @@ def class_metrics(
         metrics = ood_metrics(scores[is_true], scores[~is_true], weights[:, order])
         return {name: metrics[name] for name in ("auroc", "auprc")}
 
+    def estimates(metrics: Callable[[Weights], dict[str, Floats]]) -> Estimates:
+        if len(classes) <= _MAX_RANKED:
+            return bootstrap(metrics, clusters)
+        return {
+            name: Estimate(value.item())
+            for name, value in metrics(unit_weights(len(labels))).items()
+        }
+
     by_class = {}
     for index, name in enumerate(classes):
         is_predicted, is_true = predicted == index, labels == index
@@ -376,7 +390,7 @@ def class_metrics(
             sensitivity=proportion(is_predicted[is_true], clusters[is_true]),
             specificity=proportion(~is_predicted[~is_true], clusters[~is_true]),
             predictive_value=proportion(is_true[is_predicted], clusters[is_predicted]),
-            ranking=bootstrap(partial(ranking, index), clusters) if both else {},
+            ranking=estimates(partial(ranking, index)) if both else {},
         )
     return {name: by_class[name] for name in target} | by_class
 

@@ -263,6 +263,16 @@ def test_hits_are_counted_by_class_with_the_target_first() -> None:
     assert metrics["df"].ranking == {}
 
 
+@pytest.mark.parametrize(("count", "interval"), [(20, True), (21, False)])
+def test_the_ranking_of_many_classes_has_no_interval(count: int, interval: bool) -> None:
+    labels = np.arange(60) % count
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(count), 60)
+    metrics = class_metrics(probabilities, labels, np.arange(60), [*map(str, range(count))], [])
+    for estimate in metrics["0"].ranking.values():
+        assert estimate is not None
+        assert (estimate.low is not None) == interval
+
+
 DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))
 THRESHOLDS = Threshold(
     mode="det", samples=1, msp=0.6, kept=0.95, images=4, data="squares",
