@@ -56,6 +56,7 @@ REPORT = Report(
     data="squares, test part",
     images=1234,
     clusters=800,
+    unit="lesion",
     seen=0,
     target=("red",),
     ood_sets={
@@ -141,7 +142,13 @@ def synthetic_evaluation(report: Report) -> Evaluation:
 
     def images(name: str, group: str, labels: tuple[int, ...]) -> EvaluatedSet:
         shown = [
-            LabelledImage(f"{name}/{index}", b"", label, f"lesion {index}", {"size": "large"})
+            LabelledImage(
+                f"{name}/{index}",
+                torch.full((3, 40, 30), 80 * index, dtype=torch.uint8),
+                label,
+                f"lesion {index}",
+                {"size": "large"},
+            )
             for index, label in enumerate(labels)
         ]
         return EvaluatedSet(name, group, shown, group != "far", predictions)
@@ -153,4 +160,5 @@ def synthetic_evaluation(report: Report) -> Evaluation:
         ood={
             name: images(name, facts.group, (-1, -1, -1)) for name, facts in report.ood_sets.items()
         },
+        training=[{"loss_by_epoch": [1.2, 0.9]}],
     )

@@ -168,12 +168,13 @@ def _precision(choice: PrecisionChoice, settings: BackboneSettings, device: torc
 
 def loss_lines(recipe: AdapterRecipe, training: Provenance) -> list[str]:
     """A note if the mean loss of the last epoch is not below that of the first."""
-    if training.get("epochs", 0) < 2 or training["final_loss"] < training["first_loss"]:
+    losses = training.get("loss_by_epoch", [])
+    if len(losses) < 2 or losses[-1] < losses[0]:
         return []
     gain = f", or adapters.init_gain, now {recipe.adapters.init_gain:g}"
     return [
-        f"note: the loss did not fall: {training['first_loss']:.3f} in the first epoch and "
-        f"{training['final_loss']:.3f} in the last; lower training.learning_rate, now "
+        f"note: the loss did not fall: {losses[0]:.3f} in the first epoch and "
+        f"{losses[-1]:.3f} in the last; lower training.learning_rate, now "
         f"{recipe.training.learning_rate:g}{'' if recipe.whole_network else gain}"
     ]
 

@@ -1,4 +1,4 @@
-"""The commands `eulerlora evaluate` and `eulerlora card`."""
+"""The commands `eulerlora evaluate`, `eulerlora seeds` and `eulerlora card`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from training.commands.options import (
 
 if TYPE_CHECKING:
     from training.data.dataset import LabelTable
+    from training.reporting.charts import FigureFormat
 
 _MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
@@ -40,6 +41,18 @@ _MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for report.json, report.md, charts and predictions.csv.gz.",
+)
+@click.option(
+    "--figures",
+    type=click.Choice(["svg", "pdf"]),
+    multiple=True,
+    help="Write each chart in this format too, beside PNG. Repeat it for both.",
+)
+@click.option(
+    "--pictures",
+    is_flag=True,
+    help="Add charts with test images to the report: the twelve most uncertain, and twelve with a "
+    "wrong label.",
 )
 @click.option("--mode", type=click.Choice(list(_MODE_CHOICES)), default="both", show_default=True)
 @samples_option
@@ -78,6 +91,8 @@ def evaluate_command(
     views: Views | None,
     precision: PrecisionChoice,
     out: Path | None,
+    figures: tuple[FigureFormat, ...],
+    pictures: bool,
     skip_bad: bool,
     table: LabelTable,
     device: str,
@@ -98,6 +113,8 @@ def evaluate_command(
     from training.reporting.report import markdown, write_report  # noqa: PLC0415
 
     check_samples(mode, samples)
+    if out is None and (figures or pictures):
+        raise click.UsageError("expected --out with --figures or --pictures")
     sources = ood_sources(ood)
     model = EulerLoRA.load(checkpoint, device, precision)
     options = [
@@ -114,7 +131,24 @@ def evaluate_command(
     evaluation = evaluate(model, images, sets, options, ood_images)
     click.echo(markdown(evaluation.report))
     if out is not None:
-        write_report(out, evaluation)
+        write_report(out, evaluation, figures, pictures)
+
+
+@click.command(
+    "seeds",
+    epilog="\b\nExample:\n  eulerlora seeds run-0 run-1 run-2",
+)
+@click.argument("reports", type=PATH, nargs=-1, required=True, metavar="REPORT REPORT...")
+def seeds_command(reports: tuple[Path, ...]) -> None:
+    """Print mean and standard deviation of the results of training runs with different seeds.
+
+    REPORT is the output folder of a training, or a folder written by `evaluate --out`.
+    """
+    from training.reporting.report import over_seeds  # noqa: PLC0415 - imports matplotlib
+
+    if len(reports) < 2:
+        raise click.UsageError("expected at least two reports, got one")
+    click.echo(over_seeds(reports))
 
 
 @click.command(

@@ -30,6 +30,9 @@ from training.data.registry import (
 )
 from training.data.splits import Part, stratified_split
 
+_COMPARED = 100
+"""Images by which a folder is recognised as that of a training."""
+
 
 def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False) -> ImageParts:
     """The data set of a recipe from a data directory; every image of it can be decoded.
@@ -67,7 +70,8 @@ def evaluated_dataset(
         settings = settings.model_copy(update={"path": "."})
     kind, path = DATA_SETS[settings.kind], directory / settings.path
     trained_on = str(config.provenance.get("data"))
-    if isinstance(kind, ImageFolder) and not trained_on.startswith(f"{path.absolute().name}, "):
+    same_name = trained_on.startswith(f"{path.absolute().name}, ")
+    if isinstance(kind, ImageFolder) and not same_name:
         skipped: dict[str, str] = {}
         on_bad = skipped.__setitem__ if skip_bad else refuse
         whole = kind.read(path, settings, on_bad, whole=True)
@@ -75,7 +79,15 @@ def evaluated_dataset(
             note = f"all images are tested on, because none was in the training on {trained_on}"
             whole = replace(whole, skipped=skipped, notes=(*whole.notes, note))
             return _of_checkpoint(whole, config, directory)
-    return _of_checkpoint(read_dataset(settings, directory, skip_bad), config, directory)
+    images = read_dataset(settings, directory, skip_bad)
+    train = evenly_spaced(images.parts.get("train", []), _COMPARED)
+    if same_name and train and images_in_training(folder, train) == []:
+        note = (
+            f"only the test part is tested on, because {path.absolute().name} has the name of the "
+            "training's folder; rename it to test on all images"
+        )
+        images = replace(images, notes=(*images.notes, note))
+    return _of_checkpoint(images, config, directory)
 
 
 def checkpoint_dataset(

@@ -125,6 +125,7 @@ class ImageParts:
     parts: Mapping[str, Sequence[LabelledImage]]
     skipped: Mapping[str, str] = field(default_factory=dict)  # reasons by name of image or row
     notes: tuple[str, ...] = ()  # remarks for the user
+    unit: Literal["lesion", "group"] = "group"  # what images of one cluster share
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -4,9 +4,10 @@ Every result has a confidence interval over the clusters of images.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from training.data.copies import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
+    Estimate,
     Estimates,
     Floats,
     Ints,
@@ -31,15 +33,18 @@ from training.evaluation.intervals import (
     cluster_indices,
     proportion,
     share_estimates,
+    unit_weights,
 )
 from training.evaluation.metrics import (
     auroc,
     classification_metrics,
+    classwise_calibration_error,
     error_ranking,
     macro_auroc,
     ood_metrics,
     risk_coverage,
     selective_metrics,
+    smooth_calibration_error,
     weighted_mean,
 )
 from training.evaluation.ood_sets import resemblance
@@ -96,12 +101,14 @@ class Evaluation:
 
     Attributes:
         classes: In the order of the probabilities.
+        training: Facts on the training of each member, as in the checkpoint's provenance.
     """
 
     report: Report
     classes: tuple[str, ...]
     test: EvaluatedSet
     ood: Mapping[str, EvaluatedSet]
+    training: Sequence[Mapping[str, Any]] = ()
 
 
 def evaluate(
@@ -144,6 +151,7 @@ def evaluate(
         data=f"{images.name}, test part" if len(images.parts) > 1 else images.name,
         images=len(shown),
         clusters=len(set(test.cluster_names)),
+        unit=images.unit,
         seen=_seen(model, shown),
         notes=(*images.notes, *(note for outside in ood for note in outside.notes)),
         target=() if target is None else target.classes,
@@ -159,7 +167,8 @@ def evaluate(
         },
         modes=[_mode_report(model, mode, index, test, sets) for index, mode in enumerate(options)],
     )
-    return Evaluation(report, model.classes, test, sets)
+    training = [member.config.provenance.get("training", {}) for member in models]
+    return Evaluation(report, model.classes, test, sets, training)
 
 
 def _seen(model: EulerLoRA, images: Sequence[LabelledImage]) -> int | None:
@@ -240,7 +249,9 @@ def _mode_report(
         error_ranking=error_ranking(
             inside, inside.variance, inside.labels.numpy() != labels, clusters
         ),
-        classes=class_metrics(inside.labels.numpy(), labels, clusters, model.classes, classes),
+        classes=class_metrics(
+            inside.probabilities.numpy(), labels, clusters, model.classes, classes
+        ),
         thresholds={
             name: score.threshold
             for name, score in inside.scores.items()
@@ -306,11 +317,14 @@ def score_metrics(
 
 
 def _metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimates:
-    """The paper's metrics, AURC and AUGRC."""
+    """The paper's metrics, further calibration errors, AURC and AUGRC."""
     wrong, msp = inside.labels.numpy() != labels, inside.msp.numpy()
+    probabilities: Floats = inside.probabilities.numpy()
 
     def metrics(weights: Weights) -> dict[str, Floats]:
         scores = classification_metrics(inside.log_probabilities, labels, weights)
+        scores["classwise_ece"] = classwise_calibration_error(probabilities, labels, weights)
+        scores["smooth_ece"] = smooth_calibration_error(probabilities, labels, weights)
         return scores | selective_metrics(risk_coverage(msp, wrong, weights))
 
     return bootstrap(metrics, clusters) | share_estimates({"accuracy": ~wrong}, clusters)
@@ -332,25 +346,51 @@ def _difference_estimates(
     return bootstrap(metrics, clusters)
 
 
+_MAX_RANKED = 20
+"""Classes up to which their AUROC and AUPRC have intervals, which take minutes for hundreds."""
+
+
 def class_metrics(
-    predicted: Ints, labels: Ints, clusters: Ints, classes: Sequence[str], target: Sequence[str]
+    probabilities: Floats,
+    labels: Ints,
+    clusters: Ints,
+    classes: Sequence[str],
+    target: Sequence[str],
 ) -> dict[str, ClassMetrics]:
-    """Sensitivity, specificity and predictive value by class, the target first.
+    """The results by class, the target first.
 
     Args:
-        predicted: (n,) class indices.
+        probabilities: (n, classes)
         labels: (n,) class indices.
         clusters: (n,) cluster index of each image.
         classes: The names of all classes.
         target: Those of the target.
     """
+    predicted = probabilities.argmax(axis=1)
+
+    def ranking(index: int, weights: Weights) -> dict[str, Floats]:
+        scores, is_true = probabilities[:, index], labels == index
+        order = np.argsort(~is_true, kind="stable")
+        metrics = ood_metrics(scores[is_true], scores[~is_true], weights[:, order])
+        return {name: metrics[name] for name in ("auroc", "auprc")}
+
+    def estimates(metrics: Callable[[Weights], dict[str, Floats]]) -> Estimates:
+        if len(classes) <= _MAX_RANKED:
+            return bootstrap(metrics, clusters)
+        return {
+            name: Estimate(value.item())
+            for name, value in metrics(unit_weights(len(labels))).items()
+        }
+
     by_class = {}
     for index, name in enumerate(classes):
         is_predicted, is_true = predicted == index, labels == index
+        both = 0 < is_true.sum() < len(labels)
         by_class[name] = ClassMetrics(
             sensitivity=proportion(is_predicted[is_true], clusters[is_true]),
             specificity=proportion(~is_predicted[~is_true], clusters[~is_true]),
             predictive_value=proportion(is_true[is_predicted], clusters[is_predicted]),
+            ranking=estimates(partial(ranking, index)) if both else {},
         )
     return {name: by_class[name] for name in target} | by_class
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from scipy.fft import dct, idct
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from eulerlora.scores.uncertainty import Uncertainty, Variance
@@ -23,6 +25,8 @@ MEAN_LOGITS = "_mean_logits"
 """Ending of the names of metrics of the mean logits."""
 _ECE_BINS = 10
 _TPR = 0.95
+_CELLS, _BISECTIONS = 1024, 20
+"""Resolution of the confidence and of the bandwidth of the smooth ECE."""
 _ROUNDING = 1e-9
 """Tolerance of a share of images that is compared with a limit."""
 
@@ -134,7 +138,46 @@ def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> 
     """The ECE of the predicted label: 10 equal-width bins (lo, hi], weighted by size."""
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == labels
-    gaps = np.eye(_ECE_BINS)[_bin_indices(confidence)] * (correct - confidence)[:, None]
+    return _binned_error(confidence, correct, weights)
+
+
+def classwise_calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
+    """The class-wise ECE (Kull et al., NeurIPS 2019): the mean over classes of the ECE of their
+    probability, with the same bins.
+    """
+    by_class = [
+        _binned_error(of_class, labels == k, weights) for k, of_class in enumerate(probabilities.T)
+    ]
+    errors: Floats = np.mean(by_class, axis=0)
+    return errors
+
+
+def smooth_calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
+    """The SmoothECE of the predicted label (Błasiok and Nakkiran, ICLR 2024), without bins.
+
+    The gaps between correctness and confidence are smoothed over the confidence by a Gaussian
+    kernel, reflected at 0 and 1. The error is their mean absolute value, at the bandwidth that
+    equals it; it falls with the bandwidth.
+    """
+    confidence = probabilities.max(axis=1)
+    gaps = (probabilities.argmax(axis=1) == labels) - confidence
+    cells = np.minimum((confidence * _CELLS).astype(int), _CELLS - 1)
+    by_cell = csr_array((gaps, (np.arange(len(gaps)), cells)), shape=(len(gaps), _CELLS))
+    # A cosine transform reflects at both ends, and smoothing multiplies its coefficients.
+    coefficients, frequencies = dct(weights @ by_cell, axis=1), np.pi * np.arange(_CELLS)
+    total = weights.sum(axis=1)
+    low, high = np.zeros_like(total), np.ones_like(total)
+    for _ in range(_BISECTIONS):
+        bandwidth = (low + high) / 2
+        kernel = np.exp(-((bandwidth[:, None] * frequencies) ** 2) / 2)
+        wider = np.abs(idct(coefficients * kernel, axis=1)).sum(axis=1) > bandwidth * total
+        low, high = np.where(wider, bandwidth, low), np.where(wider, high, bandwidth)
+    return ratio(total * (low + high) / 2, total)
+
+
+def _binned_error(confidence: Floats, hits: Bools, weights: Weights) -> Floats:
+    """The ECE of probabilities (n,) that predict `hits` (n,)."""
+    gaps = np.eye(_ECE_BINS)[_bin_indices(confidence)] * (hits - confidence)[:, None]
     return ratio(np.abs(weights @ gaps).sum(axis=1), weights.sum(axis=1))
 
 

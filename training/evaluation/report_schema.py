@@ -1,7 +1,7 @@
 """Report schema: the results of an evaluation, and their JSON file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -29,11 +29,14 @@ class ClassMetrics:
         sensitivity: Share of the class's images with the class's label.
         specificity: Share of the other images with another label.
         predictive_value: Share of the images with the class's label that belong to the class.
+        ranking: AUROC and AUPRC (average precision) of its probability against the other classes;
+            empty without images of the class or of others.
     """
 
     sensitivity: Proportion | None
     specificity: Proportion | None
     predictive_value: Proportion | None
+    ranking: Estimates = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,7 @@ class Report:
     Attributes:
         precision: Of the predictions.
         clusters: Of the test images; equal to images if no clusters are known.
+        unit: What a cluster is.
         seen: Test images that the training of the adapters or of the backbone was shown; None if it
             is not known.
         target: Classes whose sensitivity is reported together.
@@ -244,6 +248,12 @@ class Report:
     modes: Sequence[ModeReport]
     probe: ProbeComparison | None = None
     notes: Sequence[str] = ()
+    unit: Literal["lesion", "group"] = "group"
+
+    @property
+    def sampled(self) -> Literal["lesion", "group", "image"]:
+        """The unit that is resampled and counted: an image if no clusters are known."""
+        return self.unit if self.clusters < self.images else "image"
 
 
 _JSON = TypeAdapter(Report)

@@ -96,8 +96,7 @@ class _Loop:
             seconds=self.progress.seconds,
             images_per_second=self.length.images_after(self.progress.step) / self.progress.seconds,
             waiting_share=self.progress.waited_s / self.progress.seconds,
-            first_loss=self.progress.first_loss or self.progress.mean_loss,
-            final_loss=self.progress.mean_loss,
+            loss_by_epoch=list(self.progress.loss_by_epoch),
         )
 
     def _steps(self) -> Generator[tuple[Step, Progress], None, None]:
@@ -130,8 +129,8 @@ class _Loop:
         self.curves.add_step(step, before, self.progress, self.length)
         self.display.show(self.progress)
         if self.progress.step % self.length.steps_per_epoch == 0:
-            if self.progress.first_loss is None:
-                self.progress = replace(self.progress, first_loss=self.progress.mean_loss)
+            losses = (*self.progress.loss_by_epoch, self.progress.mean_loss)
+            self.progress = replace(self.progress, loss_by_epoch=losses)
             self.optimisation.objective.after_epoch()
             metrics = self.optimisation.objective.epoch_metrics()
             epoch = f"{self.length.epoch_of(self.progress.step)}/{self.length.epochs}"

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,7 +47,7 @@ class Progress:
     waited_s: float = 0.0  # the part of `seconds` spent waiting for data
     epoch_loss: float = 0.0  # sum of the losses of the current epoch's `epoch_steps` steps
     epoch_steps: int = 0
-    first_loss: float | None = None  # mean of the first epoch; None before its end
+    loss_by_epoch: Sequence[float] = ()  # means of the finished epochs
     precision: Precision | None = None  # of all steps of the run; None before the first
 
     @property
@@ -250,8 +250,7 @@ class RunResult:
     seconds: float
     images_per_second: float  # over all processes
     waiting_share: float  # fraction of the time spent waiting for data
-    first_loss: float  # mean of the first epoch
-    final_loss: float  # mean of the last epoch
+    loss_by_epoch: Sequence[float]  # means over the steps
 
 
 def accelerator_on(device: torch.device) -> Accelerator:

@@ -61,8 +61,8 @@ def read_recipe(
     file replaces. Keys of the table `variants.NAME` replace keys of the file for that variant.
 
     Raises:
-        SettingsError: With file and key, for an unreadable file, an unknown variant or key, or a
-            value out of range.
+        SettingsError: With key and file, or the overrides if these are at fault, for an unreadable
+            file, an unknown variant or key, or a value out of range.
     """
     tables: Tables = {}
     for layer in read_layers(path, variant):
@@ -70,12 +70,16 @@ def read_recipe(
     for key in ("file", "variant", "overrides"):
         if key in tables:
             raise SettingsError(f"{path}: {key} is set on the command line, not in a recipe")
-    tables = _with_overrides(tables, overrides)
+    in_file, tables = tables, _with_overrides(tables, overrides)
     source = {"file": path.name, "variant": variant, "overrides": tuple(overrides)}
     try:
         return validated(kind, tables | source)
     except SettingsError as error:
-        raise SettingsError(f"{path}: {error}") from error
+        place = str(path)
+        with suppress(SettingsError):
+            validated(kind, in_file | source)
+            place = f"--set {' --set '.join(overrides)}"  # the file alone is right
+        raise SettingsError(f"{place}: {error}") from error
 
 
 @dataclass(frozen=True)

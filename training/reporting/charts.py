@@ -1,22 +1,32 @@
 """The charts of an evaluation report, as matplotlib figures without global state."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
-from sklearn.metrics import confusion_matrix
+from sklearn.metrics import (
+    auc,
+    average_precision_score,
+    confusion_matrix,
+    precision_recall_curve,
+    roc_curve,
+)
+from torchvision.transforms.v2.functional import to_pil_image
 
 from eulerlora.scores.ood_scores import ScoreName
+from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.output_files import atomic_write
-from training.evaluation.evaluate import Evaluation
+from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.intervals import Floats, Ints, unit_weights
 from training.evaluation.metrics import (
     CalibrationBins,
@@ -26,14 +36,19 @@ from training.evaluation.metrics import (
     selective_metrics,
 )
 from training.evaluation.report_schema import FLAG_METRICS, ModeReport
-from training.reporting.tables import SCORE_NAMES, ood_groups
+from training.reporting.tables import SCORE_NAMES, counted_images, ood_groups
 
+FigureFormat = Literal["svg", "pdf"]
 RELIABILITY = "reliability.png"
 
 # The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 _LINES = ("-", "--", ":", "-.")
+_LABELLED = 12
+"""Classes of a chart with a line and a legend for each; more are thin and grey."""
+_PICTURES = 12
+_THUMBNAIL = 224  # pixels
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _SCORE_AXES: Mapping[ScoreName, str] = {
     "msp": "maximum softmax probability (MSP)",
@@ -44,15 +59,20 @@ _SCORE_AXES: Mapping[ScoreName, str] = {
 
 @dataclass(frozen=True)
 class ChartFile:
+    """A figure, with the name of its PNG file."""
+
     name: str
     alt_text: str
     figure: Figure
 
 
-def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
-    """Yields reliability and risk-coverage of all modes, then confusion and OOD scores by mode."""
+def chart_files(evaluation: Evaluation, pictures: bool = False) -> Iterator[ChartFile]:
+    """Yields reliability, risk-coverage and learning curves, then the charts of each mode.
+
+    With `pictures`, also test images: the most uncertain ones, and those with a wrong label.
+    """
     report, labels = evaluation.report, evaluation.test.labels
-    subtitle = f"{report.model} on {report.data} ({report.images:,} images)"
+    subtitle = f"{report.model} on {report.data}\n{counted_images(report)}"
     modes = list(zip(report.modes, evaluation.test.predictions, strict=True))
     bins = {
         mode.title: calibration_bins(predictions.probabilities.numpy(), labels)
@@ -66,24 +86,33 @@ def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
     }
     figure = risk_coverage_chart(curves, f"Risk by coverage\n{subtitle}")
     yield ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
+    if any("loss_by_epoch" in facts for facts in evaluation.training):
+        figure = learning_curves(evaluation.training, f"Learning curves\n{report.model}")
+        yield ChartFile("learning-curves.png", "Learning curves", figure)
     for index, mode in enumerate(report.modes):
         yield from _mode_charts(evaluation, mode, index, subtitle)
-
-
-def png(figure: Figure) -> bytes:
-    """A figure as PNG with at most 256 colours; equal figures give equal bytes."""
-    rendered, content = BytesIO(), BytesIO()
-    figure.savefig(rendered, format="png", dpi=120)
-    with Image.open(rendered, formats=["PNG"]) as image:
-        image.convert("RGB").quantize().save(content, "PNG", optimize=True)
-    return content.getvalue()
+    if pictures:
+        yield from _picture_charts(evaluation.test, report.modes[-1], evaluation.classes, subtitle)
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Writes a figure atomically, as the suffix says: .png, .svg or .pdf."""
+    """Writes a figure atomically, as the suffix says: .png, .svg or .pdf.
+
+    Equal figures give equal bytes. A PNG without pictures has at most 256 colours.
+    """
     form, content = path.suffix[1:].lower(), BytesIO()
-    with rc_context({"svg.hashsalt": "eulerlora", "svg.fonttype": "none"}):
-        figure.savefig(content, format=form, metadata=_UNDATED.get(form))
+    # Text remains text, in PDF as TrueType: publishers refuse Type 3 fonts, the default.
+    with rc_context({"svg.hashsalt": "eulerlora", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(
+            content, format=form, dpi=120, bbox_inches="tight", metadata=_UNDATED.get(form)
+        )
+    if form == "png":
+        with Image.open(content, formats=["PNG"]) as image:
+            shown = image.convert("RGB")
+        if not any(len(drawn.get_shape()) == 3 for axes in figure.axes for drawn in axes.images):
+            shown = shown.quantize()
+        content = BytesIO()
+        shown.save(content, "PNG", optimize=True)
     with atomic_write(path) as partial:
         partial.write_bytes(content.getvalue())
 
@@ -92,12 +121,18 @@ def _mode_charts(
     evaluation: Evaluation, mode: ModeReport, index: int, subtitle: str
 ) -> Iterator[ChartFile]:
     classes, test = evaluation.classes, evaluation.test
+    probabilities = test.predictions[index].probabilities.numpy()
     suffix = mode.mode if mode.mode == "det" else f"{mode.mode}-{mode.samples}"
     counts = confusion_matrix(
         test.labels, test.predictions[index].labels, labels=range(len(classes))
     )
     figure = confusion_chart(counts, classes, f"Confusion, {mode.title}\n{subtitle}")
     yield ChartFile(f"confusion-{suffix}.png", f"Confusion matrix, {mode.title}", figure)
+    figure = class_curves(
+        probabilities, test.labels, classes, f"By class, {mode.title}\n{subtitle}"
+    )
+    alt_text = f"ROC and precision-recall curves by class, {mode.title}"
+    yield ChartFile(f"roc-precision-recall-{suffix}.png", alt_text, figure)
     for score in FLAG_METRICS:
         if score in test.predictions[index].scores:
             figure = _histograms(evaluation, mode, index, score, subtitle)
@@ -118,6 +153,25 @@ def _histograms(
     threshold = mode.thresholds.get(score)
     title = f"{SCORE_NAMES[score]}, {mode.title}\n{subtitle}"
     return score_histograms(inside, outside, score, threshold, title)
+
+
+def _picture_charts(
+    test: EvaluatedSet, mode: ModeReport, classes: Sequence[str], subtitle: str
+) -> Iterator[ChartFile]:
+    """Yields the most uncertain images, and those with a wrong label, of the last mode."""
+    predictions = test.predictions[-1]
+    uncertain = np.argsort(-predictions.entropy.numpy(), kind="stable")
+    certain = np.argsort(-predictions.msp.numpy(), kind="stable")
+    wrong = certain[(predictions.labels.numpy() != test.labels)[certain]]
+    for name, indices, kind in (
+        ("uncertain-images.png", uncertain, "test images, those of highest entropy"),
+        ("wrong-images.png", wrong, "wrong labels, those of highest MSP"),
+    ):
+        if len(indices):
+            shown = indices[:_PICTURES]
+            title = f"{len(shown)} of {len(indices):,} {kind}, {mode.title}"
+            figure = picture_grid(test, predictions, shown, classes, f"{title}\n{subtitle}")
+            yield ChartFile(name, title, figure)
 
 
 def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) -> Figure:
@@ -179,8 +233,9 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     labelled = len(classes) <= 20
-    side = 2.5 + 0.6 * len(classes) if labelled else 9.0
-    figure = _figure(side + 1.2, side, title)
+    side = 2.5 + max(1.8, 0.6 * len(classes)) if labelled else 9.0
+    longer = 0.07 * max(0, max(map(len, classes)) - 12) if labelled else 0.0
+    figure = _figure(side + 1.2 + longer, side + longer, title)
     axes = figure.subplots()
     shade = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     bar = figure.colorbar(shade, format=PercentFormatter(1), shrink=0.8)
@@ -298,7 +353,136 @@ def threshold_chart(
     return figure
 
 
+def class_curves(probabilities: Floats, labels: Ints, classes: Sequence[str], title: str) -> Figure:
+    """ROC and precision-recall curves of each class against the others.
+
+    A class without images, or without others, has none. `probabilities` are (n, classes), `labels`
+    (n,).
+    """
+    labelled = len(classes) <= _LABELLED
+    figure = _figure(8.4, 5.2 + 0.11 * labelled * len(classes), title)
+    roc, precision_recall = figure.subplots(1, 2)
+    for index, (name, colour, style) in enumerate(
+        zip(classes, cycle(_COLOURS), cycle(_LINES), strict=False)
+    ):
+        positive, scores = labels == index, probabilities[:, index]
+        if not 0 < positive.sum() < len(labels):
+            continue
+        fpr, tpr, _ = roc_curve(positive, scores, drop_intermediate=True)
+        precision, recall, _ = precision_recall_curve(positive, scores, drop_intermediate=True)
+        look: dict[str, Any] = {"color": "#777777", "linewidth": 0.5}
+        if labelled:
+            average = average_precision_score(positive, scores)
+            label = f"{name} ({positive.sum():,}): AUROC {auc(fpr, tpr):.3f}, AP {average:.3f}"
+            look = {"color": colour, "linestyle": style, "label": label}
+        roc.plot(fpr, tpr, **look)
+        precision, recall = precision[recall > 0], recall[recall > 0]
+        precision_recall.plot(
+            [*recall, 0], [*precision, precision[-1]], drawstyle="steps-post", **look
+        )
+    roc.plot([0, 1], [0, 1], linewidth=0.8, color="black", alpha=0.5)
+    roc.set(
+        xlabel="false positive rate",
+        ylabel="true positive rate",
+        title=f"ROC, {len(classes)} classes",
+    )
+    precision_recall.set(xlabel="recall", ylabel="precision", title="precision-recall")
+    for axes in (roc, precision_recall):
+        axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
+        axes.grid(alpha=0.3)
+    if labelled:
+        handles = roc.get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=9)
+    return figure
+
+
+def learning_curves(training: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """The training loss of each member by epoch, and what was measured on a validation part.
+
+    `training` has the facts of the checkpoints' provenance, some with `loss_by_epoch`,
+    `validation_by_epoch` and `best_epoch`.
+    """
+    images = [facts["validation_images"] for facts in training if "validation_by_epoch" in facts]
+    panels: dict[str, str | None] = {"loss": None}
+    if images:
+        of = f"{images[0]:,} validation images"
+        panels |= {f"accuracy, {of}": "accuracy", f"ECE, {of}": "ece"}
+    figure = _figure(1.2 + 3.6 * max(len(panels), 1.5), 4.2, title)
+    by_panel = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (name, metric) in zip(by_panel, panels.items(), strict=True):
+        axes.set(xlabel="epoch", ylabel=name)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        for number, facts in enumerate(training):
+            curves = {
+                f"validation NLL, {mode}" if metric is None else mode: of_mode[metric or "nll"]
+                for mode, of_mode in facts.get("validation_by_epoch", {}).items()
+            }
+            if metric is None:
+                curves = {
+                    "training loss, augmented images": facts.get("loss_by_epoch", [])
+                } | curves
+            first = 0 if metric is None else 1  # a mode has one colour and line in all panels
+            for (label, values), colour, style in zip(
+                curves.items(), _COLOURS[first:], _LINES[first:], strict=False
+            ):
+                look = {"color": colour, "marker": ".", "label": None if number else label}
+                axes.plot(range(1, len(values) + 1), values, style, **look)
+            if "best_epoch" in facts:
+                axes.axvline(
+                    facts["best_epoch"], color="black", linewidth=0.8,
+                    label=None if number else "kept epoch",
+                )  # fmt: skip
+    figure.legend(*by_panel[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def picture_grid(
+    images: EvaluatedSet,
+    predictions: Summary,
+    indices: Ints,
+    classes: Sequence[str],
+    title: str,
+) -> Figure:
+    """Images at the indices, small, with true label, answer and uncertainty.
+
+    A frame is orange and broken if the answer is wrong, blue if it is right.
+    """
+    columns = 4
+    rows = -(-len(indices) // columns)
+    pictures = [to_pil_image(images.images[index].pixels()) for index in indices]
+    tallest = min(1.5, max(picture.height / picture.width for picture in pictures))
+    figure = _figure(8.4, 1 + (0.8 + 2.05 * tallest) * rows, title)
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in grid:
+        axes.set(xticks=[], yticks=[])
+        axes.set_visible(False)
+    for axes, index, picture in zip(grid, indices, pictures, strict=False):
+        image = images.images[index]
+        picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
+        label, right = int(predictions.labels[index]), predictions.labels[index] == image.label
+        axes.imshow(np.asarray(picture))
+        axes.set_visible(True)
+        axes.spines[:].set(
+            color=_COLOURS[0 if right else 1], linewidth=2, linestyle="-" if right else "--"
+        )
+        name = image.name if len(image.name) <= 30 else f"...{image.name[-27:]}"
+        lines = [
+            f"{'right' if right else 'wrong'}: {classes[label]}, p {predictions.msp[index]:.2f}",
+            f"true: {classes[image.label]}",
+            f"entropy {predictions.entropy[index]:.2f}, "
+            f"MI {predictions.mutual_information[index]:.3f}",
+            name,
+        ]
+        text = "\n".join(fill(line, 34) for line in lines)
+        axes.set_xlabel(text, fontsize=7, parse_math=False)
+    return figure
+
+
 def _figure(width_inches: float, height_inches: float, title: str) -> Figure:
+    """An empty figure; its title has lines that fit its width."""
     figure = Figure((width_inches, height_inches), layout="constrained")
-    figure.suptitle(title, fontsize=11)
+    characters = int(width_inches / 0.095)  # of a mean width at this size
+    lines = [fill(line, characters) for line in title.splitlines()]
+    figure.suptitle("\n".join(lines), fontsize=11, parse_math=False)
     return figure

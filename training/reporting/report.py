@@ -1,18 +1,6 @@
 """Evaluation reports: a folder with JSON, Markdown, charts and the predictions.
 
-`predictions.csv.gz` has one row for each mode and image, with the columns:
-
-    set, group          the test part or an out-of-distribution set, and its group
-    name, cluster       the image; the lesion or other unit that it shares with other images
-    label               the true class; empty for none
-    mode, samples, sampler
-    p_CLASS             mean probability of each class
-    entropy, expected_entropy, mutual_information
-    msp, energy, feature_distance
-    flagged_SCORE       1 if the score is beyond the checkpoint's threshold, else 0
-    test_ATTRIBUTE      attributes of a test image, such as test_sex
-
-A cell is empty if the value does not exist. Numbers have all digits.
+The columns of the predictions are described in docs/how-to/evaluate.md.
 """
 
 import csv
@@ -23,11 +11,19 @@ from pathlib import Path
 
 from eulerlora.scores.ood_scores import SCORES
 from eulerlora.scores.trajectories import Summary
+from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write, changed_folder
 from eulerlora_contract.printable import printable
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
-from training.evaluation.report_schema import JSON, ModeReport, ProbeComparison, Report, report_json
-from training.reporting.charts import chart_files, png
+from training.evaluation.report_schema import (
+    JSON,
+    ModeReport,
+    ProbeComparison,
+    Report,
+    read_report,
+    report_json,
+)
+from training.reporting.charts import FigureFormat, chart_files, write_figure
 from training.reporting.tables import (
     FEW_IMAGES,
     FEW_TARGETS,
@@ -35,6 +31,7 @@ from training.reporting.tables import (
     TOO_FEW,
     cell,
     class_table,
+    counted_images,
     enumeration,
     error_ranking_table,
     group_table,
@@ -43,6 +40,7 @@ from training.reporting.tables import (
     ood_set_table,
     ood_tables,
     prediction_set_table,
+    seeds_table,
 )
 
 _RANKING_NOTE = (
@@ -52,10 +50,10 @@ _RANKING_NOTE = (
     "lower is better."
 )
 _SETS_NOTE = (
-    "A lesion is covered if the prediction sets of all of its images contain its class; the "
-    "intervals are exact and by lesion. At least the stated share of the lesions of each class is "
+    "A {0} is covered if the prediction sets of all of its images contain its class; the "
+    "intervals are exact and by {0}. At least the stated share of the {0}s of each class is "
     "expected to be covered: with the confidence of the class in `config.json`, on average over "
-    "calibrations where it states none. `always`: the calibration had too few lesions, so the "
+    "calibrations where it states none. `always`: the calibration had too few {0}s, so the "
     "class is in every set. The set size is a mean over images."
 )
 _OOD_NOTE = (
@@ -67,24 +65,86 @@ _OOD_NOTE = (
     "share flagged uses the checkpoint's thresholds."
 )
 PREDICTIONS = "predictions.csv.gz"
+_PREDICTIONS_NOTE = (
+    f"`{PREDICTIONS}` has a row for each image, set and mode: the true class, the probability of "
+    "each class, entropies, scores and flags, from which all figures can be computed again."
+)
+_OPEN = (
+    "where the images come from, their licence, and the consent or approval for their use",
+    "how the true classes are known, and who labelled the images",
+    "that no image of the test part, of its patients or devices, chose a setting or threshold",
+    "results of other seeds, with mean and standard deviation (`eulerlora seeds`), and the number "
+    "of runs that were left out",
+    "results on images of another source, or that there are none",
+    "what the model is compared with, and that both had the same images and effort",
+    "what the probabilities are used for, and what a wrong one costs",
+)
+"""What a paper must state and the program cannot know."""
 
 
-def write_report(folder: Path, evaluation: Evaluation) -> None:
+def write_report(
+    folder: Path,
+    evaluation: Evaluation,
+    figures: Sequence[FigureFormat] = (),
+    pictures: bool = False,
+) -> None:
     """Writes `report.md`, charts, predictions and `report.json` to a folder; creates it if missing.
 
     They replace those of an earlier report in one step.
+
+    Args:
+        folder: Of the report.
+        evaluation: What is reported.
+        figures: Further formats of the charts, beside PNG.
+        pictures: Adds charts with test images.
     """
     report = evaluation.report
     sections = [f"# {report.model} on {report.data}", markdown(report).strip(), "## Charts"]
     folder.mkdir(parents=True, exist_ok=True)
     with changed_folder(folder) as partial:
-        for chart in chart_files(evaluation):
-            _write(partial / chart.name, png(chart.figure))
+        for chart in chart_files(evaluation, pictures):
+            for suffix in dict.fromkeys(("png", *figures)):
+                path = (partial / chart.name).with_suffix(f".{suffix}")
+                write_figure(chart.figure, path)
             sections.append(f"![{chart.alt_text}]({chart.name})")
         _write(partial / PREDICTIONS, predictions_csv(evaluation))
-        sections += ["## Predictions", f"`{PREDICTIONS}` has a row for each image, set and mode."]
+        sections += ["## Predictions", _PREDICTIONS_NOTE]
+        sections += ["## Checklist for a paper", checklist(report)]
         _write(partial / "report.md", ("\n\n".join(sections) + "\n").encode())
         _write(partial / JSON, report_json(report))
+
+
+def over_seeds(folders: Sequence[Path]) -> str:
+    """Mean and standard deviation of the results of several training runs, as Markdown.
+
+    Args:
+        folders: Of reports, or of runs that have one.
+
+    Raises:
+        DataError: For a report of the same model, or of other images or modes.
+    """
+    inner = [folder / "report" if (folder / "report").is_dir() else folder for folder in folders]
+    reports = [read_report(folder) for folder in inner]
+
+    def basis(report: Report) -> tuple[object, ...]:
+        classes = report.modes[0].classes.items()
+        counts = [(name, facts.sensitivity and facts.sensitivity.images) for name, facts in classes]
+        modes = [(mode.title, *mode.ood) for mode in report.modes]
+        return report.data, report.images, report.clusters, counts, modes
+
+    for folder, report in zip(folders, reports, strict=True):
+        if basis(report) != basis(reports[0]):
+            raise DataError(
+                f"{folder}: expected the test images, classes, modes and --ood sets of {folders[0]}"
+            )
+    if len({report.revision for report in reports}) < len(reports):
+        raise DataError("expected reports of different models, got the same revision twice")
+    return (
+        f"{len(reports)} training runs, measured on {reports[0].data}: "
+        f"{counted_images(reports[0])}. Mean ± standard deviation (n - 1) over runs. It does not "
+        "cover the choice of these images; the intervals of each report do.\n\n"
+        f"{seeds_table(reports)}"
+    )
 
 
 def markdown(report: Report) -> str:
@@ -107,9 +167,8 @@ def summary_sections(report: Report) -> list[str]:
 
 
 def data_summary(report: Report) -> str:
-    lesions = f" of {report.clusters:,} lesions" if report.clusters < report.images else ""
     precision = "" if report.precision == "float32" else f", predicted in {report.precision}"
-    measured = f"Measured on {report.data}: {report.images:,} images{lesions}{precision}."
+    measured = f"Measured on {report.data}: {counted_images(report)}{precision}."
     note = seen_note(report)
     return f"{measured} **{note}.**" if note else measured
 
@@ -152,8 +211,8 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     yield "Ranking of errors", f"{_RANKING_NOTE}\n\n{error_ranking_table(report)}"
     yield "By class", _folded(report, lambda mode: class_table(report, mode))
     if any(mode.prediction_sets for mode in report.modes):
-        tables = _folded(report, lambda mode: prediction_set_table(mode.prediction_sets))
-        yield "Prediction sets", f"{_SETS_NOTE}\n\n{tables}"
+        tables = _folded(report, lambda mode: prediction_set_table(report, mode.prediction_sets))
+        yield "Prediction sets", f"{_SETS_NOTE.format(report.sampled)}\n\n{tables}"
     if any(mode.groups for mode in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
         yield "By group", f"{_groups_note(report)}\n\n{tables}"
@@ -161,6 +220,31 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
         tables = _folded(report, lambda mode: ood_tables(report, mode))
         text = [_OOD_NOTE, ood_set_table(report), _resemblance_note(report), tables]
         yield "Out-of-distribution images", "\n\n".join(text)
+
+
+def checklist(report: Report) -> str:
+    """What a paper with these results states: what the report knows, then what people know."""
+    samples = enumeration(
+        [
+            f"{mode.title} ({mode.trajectories} trajectories, "
+            f"{'deterministic' if mode.sampler is None else f'sampler {mode.sampler}'})"
+            for mode in report.modes
+        ],
+        "and",
+    )
+    counts = ", ".join(
+        f"{name} {0 if metrics.sensitivity is None else metrics.sensitivity.images:,}"
+        for name, metrics in report.modes[0].classes.items()
+    )
+    known = [
+        f"model: `{report.model}`, {report.revision}; its card has recipe, seed, commit and data",
+        f"test images: {report.data}, {counted_images(report)} ({counts})",
+        seen_note(report) or "no test image was in the training or pretraining, as far as recorded",
+        f"predictions: {samples}, in {report.precision}",
+        f"intervals: 95%, over {report.sampled}s, for the choice of test images only",
+        "OOD thresholds: those of the tables, fitted to the data that `config.json` names",
+    ]
+    return "\n".join([*(f"- [x] {item}" for item in known), *(f"- [ ] {item}" for item in _OPEN)])
 
 
 def _resemblance_note(report: Report) -> str:

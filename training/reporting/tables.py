@@ -1,6 +1,7 @@
 """Markdown tables of a report; every estimate has its 95% confidence interval."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import mean, stdev
 from typing import get_args
 
 from eulerlora.scores.ood_scores import ScoreName
@@ -20,6 +21,8 @@ METRICS = {
     "macro_f1": "macro-F1",
     "macro_auroc": "macro-AUROC",
     "ece": "ECE (10 bins)",
+    "classwise_ece": "class-wise ECE (10 bins)",
+    "smooth_ece": "SmoothECE",
     "nll": "NLL (nats)",
     "brier": "Brier score",
     "aurc": "AURC",
@@ -49,6 +52,56 @@ FEW_TARGETS = 10
 TOO_FEW = "too few"
 
 
+def counted_images(report: Report) -> str:
+    """Such as "93 images of 66 groups"."""
+    of_groups = f" of {report.clusters:,} {report.unit}s" if report.sampled != "image" else ""
+    return f"{report.images:,} images{of_groups}"
+
+
+def seeds_table(reports: Sequence[Report]) -> str:
+    """Mean and standard deviation (n - 1) of the results of several training runs, by mode.
+
+    The reports have the same test images, classes and modes.
+    """
+    by_mode = [
+        [_results(mode) for mode in runs]
+        for runs in zip(*(report.modes for report in reports), strict=True)
+    ]
+    rows = [
+        [name, *(_over_seeds([results.get(name) for results in runs]) for runs in by_mode)]
+        for name in by_mode[0][0]
+    ]
+    return markdown_table(["", *(mode.title for mode in reports[0].modes)], rows)
+
+
+def _results(mode: ModeReport) -> dict[str, Estimate | Proportion | None]:
+    results: dict[str, Estimate | Proportion | None] = {
+        name: mode.metrics.get(key) for key, name in METRICS.items()
+    }
+    for name, metrics in mode.classes.items():
+        results[f"sensitivity, {name}"] = metrics.sensitivity
+        results[f"AUROC, {name}"] = metrics.ranking.get("auroc")
+    for name, ood in mode.ood.items():
+        results |= {
+            f"{title}, {SCORE_NAMES[score]}, {name}": of_score.metrics.get(key)
+            for score, of_score in ood.scores.items()
+            for key, title in OOD_METRICS.items()
+        }
+    return results
+
+
+def _over_seeds(values: Sequence[Estimate | Proportion | None]) -> str:
+    """Such as "0.912 ± 0.006"; "n/a" if a run has no value."""
+    numbers = [
+        value.share if isinstance(value, Proportion) else value.value
+        for value in values
+        if value is not None
+    ]
+    if len(numbers) < len(values):
+        return "n/a"
+    return f"{mean(numbers):.3f} ± {stdev(numbers):.3f}"
+
+
 def metrics_table(report: Report) -> str:
     modes = report.modes
     rows = [
@@ -63,27 +116,27 @@ def metrics_table(report: Report) -> str:
 
 
 def intervals_note(report: Report) -> str:
-    unit, binomial = "images", "are the exact binomial intervals of Clopper and Pearson"
-    if report.clusters < report.images:
-        unit = "lesions; the images of a lesion stay together"
+    sampled, binomial = "images", "are the exact binomial intervals of Clopper and Pearson"
+    if report.sampled != "image":
+        sampled = f"{report.unit}s; the images of a {report.unit} stay together"
         binomial = (
             "are those of Korn and Graubard: binomial intervals, widened by the correlation of the "
-            "images of a lesion"
+            f"images of a {report.unit}"
         )
     return (
         "Brackets contain 95% confidence intervals. The intervals of shares, such as the accuracy, "
         f"{binomial}. All other intervals are percentile bootstrap intervals from "
-        f"{RESAMPLES:,} resamples of the {unit}. There is no interval for fewer than "
-        f"{MIN_CLUSTERS} {unit.partition(';')[0]}, nor for a value that is the same in all "
+        f"{RESAMPLES:,} resamples of the {sampled}. There is no interval for fewer than "
+        f"{MIN_CLUSTERS} {report.sampled}s, nor for a value that is the same in all "
         "resamples. The intervals cover the choice of test images, not another training run or "
-        "another clinic. Sampling noise increases the ECE, so its "
-        "interval is biased upwards."
+        "another clinic. Sampling noise increases the three calibration errors, so their "
+        "intervals are biased upwards."
     )
 
 
 def class_table(report: Report, mode: ModeReport) -> str:
-    clustered = report.clusters < report.images
-    head = ["class", "images", *(["lesions"] if clustered else [])]
+    clustered = report.sampled != "image"
+    head = ["class", "images", *([f"{report.unit}s"] if clustered else [])]
     rows = [
         [
             name,
@@ -91,10 +144,13 @@ def class_table(report: Report, mode: ModeReport) -> str:
             cell(metrics.sensitivity),
             cell(metrics.specificity),
             cell(metrics.predictive_value),
+            cell(metrics.ranking.get("auroc")),
+            cell(metrics.ranking.get("auprc")),
         ]
         for name, metrics in mode.classes.items()
     ]
-    return markdown_table([*head, "sensitivity", "specificity", "predictive value"], rows)
+    head += ["sensitivity", "specificity", "predictive value", "AUROC", "average precision"]
+    return markdown_table(head, rows)
 
 
 def error_ranking_table(report: Report) -> str:
@@ -112,8 +168,9 @@ def error_ranking_table(report: Report) -> str:
 
 def group_table(report: Report, mode: ModeReport) -> str:
     target = enumeration(report.target, "or")
-    head = ["", "images", *(["lesions"] if report.clusters < report.images else []), "accuracy"]
-    head += ["MSP - accuracy", f"AUROC, {target}" if report.target else "macro-AUROC"]
+    units = [f"{report.unit}s"] if report.sampled != "image" else []
+    head = ["", "images", *units, "accuracy", "MSP - accuracy"]
+    head += [f"AUROC, {target}" if report.target else "macro-AUROC"]
     head += [f"sensitivity, {target}", f"specificity, {target}"] if report.target else []
     head += [_FLAGGED_NAMES[name] for name in _flag_metrics(mode)]
     rows: list[list[str]] = []
@@ -123,11 +180,11 @@ def group_table(report: Report, mode: ModeReport) -> str:
     return markdown_table(head, rows)
 
 
-def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
-    """Covered lesions and mean set size by class, with columns for each coverage."""
+def prediction_set_table(report: Report, sets: Sequence[SetCoverage]) -> str:
+    """Covered groups and mean set size by class, with columns for each coverage."""
     if not sets:
         return "not calibrated"
-    head = ["class", "lesions"]
+    head = ["class", f"{report.sampled}s"]
     for entry in sets:
         head += [f"covered, stated {entry.coverage:g}", f"set size, {entry.coverage:g}"]
     rows = []
@@ -157,7 +214,7 @@ def enumeration(names: Sequence[str], conjunction: str) -> str:
 
 def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics) -> list[str]:
     few = group.images < FEW_IMAGES or (bool(report.target) and group.target < FEW_TARGETS)
-    counts = [group.images, *([group.clusters] if report.clusters < report.images else [])]
+    counts = [group.images, *([group.clusters] if report.sampled != "image" else [])]
     keys = ["accuracy", "overconfidence", "auroc"]
     return [
         f"{name} ({TOO_FEW})" if few else name,

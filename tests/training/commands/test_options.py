@@ -55,6 +55,8 @@ def test_the_last_readable_state_is_named_with_its_step(tmp_path: Path) -> None:
     ("command", "options"),
     [
         ("evaluate", ["--samples", "8", "--mode", "det"]),
+        ("evaluate", ["--figures", "svg"]),
+        ("evaluate", ["--pictures"]),
         ("calibrate", ["--coverage", "1.5"]),
         ("calibrate", ["--coverage", "0.9,nan"]),
         ("calibrate", ["--coverage", "0.9,,0.8"]),
@@ -67,3 +69,7 @@ def test_wrong_usage_is_refused_before_the_checkpoint_is_read(
 ) -> None:
     absent = tmp_path / "absent"
     assert options[0] in refusal(command, absent, "--data", tmp_path, *options, status=2)
+
+
+def test_results_over_seeds_need_two_reports(tmp_path: Path) -> None:
+    assert "two reports" in refusal("seeds", tmp_path, status=2)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, load_checkpoint
 from eulerlora.model import EulerLoRA
@@ -239,7 +240,8 @@ def counts(share: Proportion | None) -> tuple[int, int]:
 def test_hits_are_counted_by_class_with_the_target_first() -> None:
     predicted, labels = np.array([0, 1, 1, 2, 2, 0, 2]), np.array([0, 0, 1, 2, 2, 2, 1])
     lesions = np.array([0, 0, 1, 2, 2, 3, 4])
-    metrics = class_metrics(predicted, labels, lesions, CLASSES, ["mel"])
+    probabilities = np.eye(4)[predicted]
+    metrics = class_metrics(probabilities, labels, lesions, CLASSES, ["mel"])
     assert list(metrics) == ["mel", "bkl", "nv", "df"]
     assert counts(metrics["mel"].sensitivity) == (2, 3)
     assert counts(metrics["mel"].specificity) == (3, 4)
@@ -250,6 +252,25 @@ def test_hits_are_counted_by_class_with_the_target_first() -> None:
     assert counts(metrics["nv"].predictive_value) == (1, 2)
     assert counts(metrics["df"].specificity) == (7, 7)
     assert metrics["df"].sensitivity is None
+    for index, name in enumerate(CLASSES[:3]):
+        scores, is_true = probabilities[:, index], labels == index
+        assert value(metrics[name].ranking, "auroc") == pytest.approx(
+            roc_auc_score(is_true, scores)
+        )
+        assert value(metrics[name].ranking, "auprc") == pytest.approx(
+            average_precision_score(is_true, scores)
+        )
+    assert metrics["df"].ranking == {}
+
+
+@pytest.mark.parametrize(("count", "interval"), [(20, True), (21, False)])
+def test_the_ranking_of_many_classes_has_no_interval(count: int, interval: bool) -> None:
+    labels = np.arange(60) % count
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(count), 60)
+    metrics = class_metrics(probabilities, labels, np.arange(60), [*map(str, range(count))], [])
+    for estimate in metrics["0"].ranking.values():
+        assert estimate is not None
+        assert (estimate.low is not None) == interval
 
 
 DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))

@@ -26,9 +26,11 @@ from training.evaluation.metrics import (
     RiskCoverage,
     calibration_bins,
     calibration_error,
+    classwise_calibration_error,
     error_ranking,
     macro_auroc,
     sensitivity_at_specificity,
+    smooth_calibration_error,
 )
 
 CLASSES = 5
@@ -71,6 +73,41 @@ def test_classification_metrics_agree_with_torchmetrics(predictions: tuple[Tenso
         float(reference.multiclass_calibration_error(mean, labels, CLASSES, n_bins=10, norm="l1")),
         abs=1e-6,
     )
+
+
+def test_the_classwise_error_is_the_mean_of_binary_errors(
+    predictions: tuple[Tensor, Tensor],
+) -> None:
+    mean, labels = predictions[0].exp().mean(dim=1), predictions[1]
+    expected = []
+    for k in range(CLASSES):
+        bins = np.ceil(mean[:, k].numpy() * 10).clip(1)
+        gaps = (labels == k).double().numpy() - mean[:, k].numpy()
+        expected.append(sum(abs(gaps[bins == b].sum()) for b in range(1, 11)) / 300)
+    actual = classwise_calibration_error(mean.numpy(), labels.numpy(), unit_weights(300))
+    assert actual == pytest.approx(np.mean(expected))
+
+
+@pytest.mark.parametrize("sharpness", [0.3, 1.0, 4.0])
+def test_the_smooth_error_equals_the_bandwidth_at_which_a_reflected_gaussian_gives_it(
+    sharpness: float,
+) -> None:
+    random = np.random.default_rng(0)
+    logits = sharpness * random.normal(size=(400, 3))
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = random.integers(0, 3, 400)
+    repeated = random.integers(0, 4, 400)
+    weights = np.stack([np.ones(400), repeated])
+    errors = smooth_calibration_error(probabilities, labels, weights)
+    points = (np.arange(1000) + 0.5) / 1000
+    for error, times in zip(errors, weights, strict=True):
+        smoothed = np.zeros(1000)
+        for p, label, count in zip(probabilities, labels, times, strict=True):
+            images = [2 * k + sign * p.max() for k in range(-4, 5) for sign in (-1, 1)]
+            kernel = np.exp(-(((points[:, None] - images) / error) ** 2) / 2).sum(axis=1)
+            smoothed += count * ((p.argmax() == label) - p.max()) * kernel
+        smoothed /= error * math.sqrt(2 * math.pi) * times.sum()
+        assert np.abs(smoothed).mean() == pytest.approx(error, abs=1e-4)
 
 
 @pytest.mark.parametrize("specificity", [0.0, 0.5, 0.9, 1.0])

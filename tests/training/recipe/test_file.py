@@ -63,6 +63,10 @@ def test_a_recipe_replaces_keys_of_its_base_recursively(tmp_path: Path) -> None:
         ("training.epochs=many", "training.epochs: expected an integer or 'auto', got 'many'"),
         ("adapters.min_rank=5", "adapters: "),
         ("name.deeper=1", "--set name.deeper=1: "),
+        (
+            "training.metrics_by_epoch=true",
+            "--set training.metrics_by_epoch=true: expected data.split=lesion-best-epoch",
+        ),
         ("training.3=1", "unknown key training.3"),
         ("epochs", "got 'epochs'"),
     ],

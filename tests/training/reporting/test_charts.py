@@ -3,7 +3,6 @@
 Rendered chart files are deterministic and leave matplotlib's global state unchanged.
 """
 
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,14 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from PIL import Image
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from training.evaluation.intervals import unit_weights
 from training.evaluation.metrics import calibration_bins, risk_coverage
 from training.reporting.charts import (
+    class_curves,
     confusion_chart,
-    png,
+    learning_curves,
     reliability_diagram,
     risk_coverage_chart,
     score_histograms,
@@ -90,19 +91,6 @@ def test_the_histogram_of_a_distance_ends_near_its_largest_value_and_keeps_all_i
     assert outline[:, 1].max() == 0.5
 
 
-def test_equal_figures_give_equal_bytes_and_leave_pyplot_alone() -> None:
-    def rendered() -> bytes:
-        figure = Figure((2, 1), layout="constrained")
-        figure.subplots().set(xlabel="images", ylabel="share")
-        return png(figure)
-
-    assert rendered() == rendered()
-    with Image.open(BytesIO(rendered())) as image:
-        assert image.size == (240, 120)
-        assert image.info.keys() <= {"dpi"}  # no date, no software
-    assert pyplot.get_fignums() == []
-
-
 def test_the_threshold_chart_has_a_panel_for_each_share_and_a_line_for_each_set() -> None:
     rising = np.array([[0.1, 0.0, 0.2], [0.9, 0.8, 1.0]])
     curves = {name: {"sensitivity": rising, "specificity": rising} for name in ("fit", "test")}
@@ -129,3 +117,68 @@ def test_a_figure_is_written_as_its_suffix_says_and_equal_figures_are_equal(
     first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a", "b"))
     assert first.startswith(magic)
     assert first == second
+    assert b"/Type3" not in first  # fonts that publishers refuse
+    assert pyplot.get_fignums() == []
+
+
+@pytest.mark.parametrize(("pictures", "mode"), [(True, "RGB"), (False, "P")])
+def test_a_png_has_few_colours_unless_it_shows_a_picture(
+    tmp_path: Path, pictures: bool, mode: str
+) -> None:
+    figure = Figure((2, 1))
+    figure.subplots().imshow(np.zeros((4, 4, 3) if pictures else (4, 4)))
+    write_figure(figure, tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.mode == mode
+        assert image.info.keys() <= {"dpi"}  # no date, no software
+
+
+def test_the_lines_of_a_long_title_are_no_wider_than_the_figure() -> None:
+    title = "Confusion, stoch, 4 samples\n" + "a-model on a folder of pictures, labels.csv, " * 3
+    figure = confusion_chart(np.eye(2, dtype=np.int64), ("a", "b"), title)
+    figure.draw_without_rendering()
+    (shown,) = (text for text in figure.texts if "Confusion" in text.get_text())
+    assert "".join(shown.get_text().split()) == "".join(title.split())
+    assert shown.get_window_extent().width < figure.bbox.width
+
+
+def test_the_curves_of_a_class_enclose_its_auroc_and_average_precision() -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 80)  # no image of the last class
+    probabilities = random.dirichlet(np.ones(4), 80).round(1)  # ties
+    figure = class_curves(probabilities, labels, "abcd", "title")
+    roc, precision_recall = figure.axes
+    *curves, _diagonal = roc.lines
+    assert len(curves) == len(precision_recall.lines) == 3
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    for k, (curve, other) in enumerate(zip(curves, precision_recall.lines, strict=True)):
+        expected = roc_auc_score(labels == k, probabilities[:, k])
+        fpr, tpr = curve.get_xydata().T
+        assert np.trapezoid(tpr, fpr) == pytest.approx(expected)
+        recall, precision = other.get_xydata().T
+        average = average_precision_score(labels == k, probabilities[:, k])
+        assert -np.diff(recall) @ precision[:-1] == pytest.approx(average)
+        assert names[k].endswith(f"AUROC {expected:.3f}, AP {average:.3f}")
+    many = class_curves(random.dirichlet(np.ones(13), 80), labels, "abcdefghijklm", "title")
+    assert not many.legends
+
+
+def test_the_learning_curves_show_the_loss_and_what_was_measured_after_each_epoch() -> None:
+    (axes,) = learning_curves([{}, {"loss_by_epoch": [3.0, 2.0]}], "title").axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [[], [3, 2]]
+    facts = {
+        "loss_by_epoch": [3.0, 2.0],
+        "validation_images": 9,
+        "validation_by_epoch": {
+            "det": {"nll": [1.0, 2.0], "accuracy": [0.5, 0.6], "ece": [0.2, 0.1]}
+        },
+        "best_epoch": 1,
+    }
+    loss, *others = learning_curves([facts], "title").axes
+    assert [list(line.get_ydata()) for line in loss.lines[:2]] == [[3, 2], [1, 2]]
+    assert list(loss.lines[2].get_xdata()) == [1, 1]
+    assert [axes.get_ylabel() for axes in others] == [
+        "accuracy, 9 validation images",
+        "ECE, 9 validation images",
+    ]
+    assert [list(axes.lines[0].get_ydata()) for axes in others] == [[0.5, 0.6], [0.2, 0.1]]

@@ -41,7 +41,7 @@ from training.evaluation.report_schema import (
     read_report,
     report_json,
 )
-from training.reporting.report import markdown, predictions_csv, write_report
+from training.reporting.report import markdown, over_seeds, predictions_csv, write_report
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,66 @@ def test_the_markdown_file_shows_all_results_and_charts(written: Path) -> None:
         "report.json",
         "predictions.csv.gz",
     }
-    assert len(shown) == 8
+    assert len(shown) == 11
+    assert "1,234 images of 800 lesions (red 12, blue 0)" in text
+
+
+def test_figures_and_pictures_are_added_to_the_charts(
+    tmp_path: Path, evaluation: Evaluation
+) -> None:
+    write_report(tmp_path, evaluation, figures=("svg", "pdf"), pictures=True)
+    names = {path.name for path in tmp_path.iterdir()}
+    charts = {name.removesuffix(".png") for name in names if name.endswith(".png")}
+    assert {"uncertain-images", "wrong-images", "learning-curves"} < charts
+    for suffix in ("svg", "pdf"):
+        of_suffix = {name for name in names if name.endswith(suffix)}
+        assert of_suffix == {f"{chart}.{suffix}" for chart in charts}
+    text = (tmp_path / "report.md").read_text()
+    # of three images, whose labels are red, red, blue and whose answers red, blue, red
+    assert "3 of 3 test images, those of highest entropy" in text
+    assert "2 of 2 wrong labels, those of highest MSP" in text
+    shown = (tmp_path / "wrong-images.svg").read_text()
+    assert shown.index("test/1") < shown.index("test/2")
+    assert "test/0" not in shown
+
+
+def test_data_that_show_no_lesions_have_groups_or_images() -> None:
+    share = Proportion(18, 20, 20, 0.9, 0.5, 0.95)
+    coverage = SetCoverage(0.9, (), {"red": ClassCoverage(share, mean_size=2.5)}, 2.75)
+    modes = [replace(mode, prediction_sets=[coverage]) for mode in REPORT.modes]
+    grouped = replace(REPORT, unit="group", modes=modes)
+    for report, unit in ((grouped, "group"), (replace(grouped, clusters=1234), "image")):
+        text = markdown(report)
+        assert "lesion" not in text
+        assert f"1,000 resamples of the {unit}s" in text
+        assert f"| class | {unit}s | covered" in text
+        assert ("1,234 images of 800 groups" in text) == (unit == "group")
+
+
+def test_results_of_several_seeds_have_mean_and_deviation(tmp_path: Path) -> None:
+    det, stoch = REPORT.modes
+    for seed, accuracy in enumerate((0.5, 0.6, 0.7)):
+        mode = replace(det, metrics=dict(det.metrics) | {"accuracy": Estimate(accuracy)})
+        run = replace(REPORT, revision=f"sha256:{seed}", modes=[mode, stoch])
+        folder = tmp_path / str(seed) / "report"  # of a run, or given itself
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_bytes(report_json(run))
+    folders = [tmp_path / "0", tmp_path / "1" / "report", tmp_path / "2"]
+    text = over_seeds(folders)
+    assert "3 training runs, measured on squares, test part: 1,234 images of 800 lesions" in text
+    for line in (
+        "| accuracy | 0.600 ± 0.100 | 0.540 ± 0.000 |",
+        "| macro-AUROC | n/a | n/a |",
+        "| sensitivity, red | 0.250 ± 0.000 | 0.250 ± 0.000 |",
+        "| FPR at 95% TPR, energy, close | 0.620 ± 0.000 | 0.620 ± 0.000 |",
+    ):
+        assert line in text
+    with pytest.raises(DataError, match="same revision"):
+        over_seeds([folders[0], folders[0]])
+    for other in (replace(REPORT, images=9), replace(REPORT, modes=[det])):
+        (tmp_path / "2" / "report" / "report.json").write_bytes(report_json(other))
+        with pytest.raises(DataError, match=r"2: expected the test images"):
+            over_seeds(folders)
 
 
 def test_an_interrupted_report_leaves_the_earlier_one(
@@ -167,10 +226,10 @@ def test_an_interrupted_report_leaves_the_earlier_one(
 ) -> None:
     (tmp_path / "report.json").write_text("{}")
 
-    def fail(figure: Figure) -> bytes:
+    def fail(figure: Figure, path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("training.reporting.report.png", fail)
+    monkeypatch.setattr("training.reporting.report.write_figure", fail)
     with pytest.raises(KeyboardInterrupt):
         write_report(tmp_path, evaluation)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.json", "{}")]
@@ -232,6 +291,18 @@ def test_there_is_one_row_for_each_image_set_and_mode(
     assert "" not in {row["label"] for row in csv_rows if row["set"] != "other"}
     assert csv_rows[0]["cluster"] == "0"
     assert {row["test_kind"] for row in csv_rows if row["set"] == "other"} == {""}
+
+
+def test_every_column_is_described(csv_rows: Rows) -> None:
+    table = PAGE.read_text().split("| column | content |")[1].split("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    described = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    kinds = {"p_": "p_CLASS", "flagged_": "flagged_SCORE", "test_": "test_ATTRIBUTE"}
+    columns = [
+        next((kind for start, kind in kinds.items() if name.startswith(start)), name)
+        for name in csv_rows[0]
+    ]
+    assert described == list(dict.fromkeys(columns))
 
 
 def test_figures_follow_from_the_rows(predicted: Evaluation, csv_rows: Rows) -> None:
