@@ -17,20 +17,32 @@ import ssl
 import subprocess
 import sys
 from http.client import HTTPSConnection
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import nbformat
 import pytest
 import torch
 from matplotlib import pyplot
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
+from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_calibration_error
-from transformers import BertConfig, BertModel, BertTokenizer, ViTForImageClassification
+from transformers import (
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ViTForImageClassification,
+)
 
 from eulerlora import EulerLoRA
+from eulerlora.peft import EulerLoraConfig, sampling
 from examples.notebooks import NOTEBOOKS, executed, notebook
 from service.http.protocol import protocol_of
 from service.settings import PREFIX
@@ -201,6 +213,74 @@ def test_trainer_fine_tunes_a_peft_model_and_saves_its_settings(
         torch.testing.assert_close(loaded(pixel_values=result["images"][:4]).logits, expected)
     card = (tmp_path / "README.md").read_text()
     assert all(f"- `{name}`: " in card for name in ("r", "min_rank", "steps", "scale"))
+
+
+class StandInForLoraWrapper(nn.Module):
+    """What `bayesadapt.lorawrappers.LoraWrapper` does: LoRA with the parts of a layer of PEFT."""
+
+    def __init__(self, lora_layer: LoraLayer, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        parts = ("base_layer", "lora_A", "lora_B", "lora_dropout", "scaling", "active_adapters")
+        for name in parts:
+            setattr(self, name, getattr(lora_layer, name))
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        result = self.base_layer(x, *args, **kwargs)
+        for name in self.active_adapters:
+            directions = self.lora_A[name](self.lora_dropout[name](x))
+            result = result + self.lora_B[name](directions) * self.scaling[name]
+        return result
+
+
+@pytest.fixture
+def wrapper(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The class of the tutorial, on the Bayesian Adaptation Gym if it can be imported."""
+    if find_spec("bayesadapt") is None:
+        module = ModuleType("bayesadapt.lorawrappers")
+        monkeypatch.setattr(module, "LoraWrapper", StandInForLoraWrapper, raising=False)
+        monkeypatch.setitem(sys.modules, "bayesadapt", ModuleType("bayesadapt"))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return run("bayesian_adaptation_gym.py", monkeypatch)["EulerLoraWrapper"]
+
+
+def language_model(config: LoraConfig) -> PeftModel:
+    """A random language model with random adapters, in evaluation mode."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": 20}
+    base = LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=2, num_key_value_heads=1))
+    model = get_peft_model(base, config)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter)
+    return model.eval()
+
+
+def wrap_layers(model: nn.Module, wrapper: Any) -> None:
+    """Replaces the layers of LoRA, as the trainer of the Bayesian Adaptation Gym does."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, LoraLayer):
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, wrapper(module, target_modules=[child]))
+
+
+@torch.no_grad()
+def test_a_wrapped_layer_draws_as_eulerlora_in_each_pass(wrapper: Any) -> None:
+    config = {"r": 8, "lora_alpha": 16, "task_type": "CAUSAL_LM"}
+    model = language_model(EulerLoraConfig(**config))
+    names = set(model.state_dict())
+    tokens = torch.arange(12).reshape(3, 4)
+    torch.manual_seed(1)
+    with sampling(model, samples=1, seed=None):
+        expected = [model(tokens).logits for _ in range(2)]
+    wrap_layers(model, wrapper)
+    model.eval()
+    torch.manual_seed(1)
+    for logits in expected:
+        torch.testing.assert_close(model(tokens).logits, logits)
+    assert not torch.allclose(*expected)
+    assert set(model.state_dict()) == names
+    with pytest.raises(TypeError, match="EulerLoraConfig"):
+        wrap_layers(language_model(LoraConfig(**config, target_modules=["q_proj"])), wrapper)
 
 
 COLOURS = {
