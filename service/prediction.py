@@ -16,6 +16,7 @@ from eulerlora.answer import answer, response_fields
 from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import (
+    ImageQuality,
     Prediction,
     PredictionWarning,
     ProblemDocument,
@@ -24,7 +25,7 @@ from eulerlora_contract.answers import (
     item_id,
 )
 from eulerlora_contract.errors import NonFiniteError, SettingsError
-from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.policy.policy import Decision, Policy, urgency
 from eulerlora_contract.policy.results import triage_result
 from eulerlora_contract.problems import (
     BodyTooLarge,
@@ -47,10 +48,16 @@ from service.decoding.slots import DecodingSlots
 from service.fair_sharing import client_of
 from service.http.requests import Upload, read_file, read_files, while_connected
 from service.http.responses import problem_document
-from service.inference.engine import InferenceItem, ServedModel, ServedModels
+from service.inference.engine import (
+    InferenceItem,
+    ServedModel,
+    ServedModels,
+    check_same_input,
+)
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
+from service.inference.shadow import Shadow
 from service.settings import ImageSettings, ServiceSettings
-from service.telemetry.metrics import CompletedPrediction
+from service.telemetry.metrics import CompletedPrediction, ShadowResult
 from service.telemetry.shift_monitor import ShiftMonitors
 
 logger = logging.getLogger(__name__)
@@ -121,6 +128,7 @@ class Pipeline:
         queue: Reserves the capacity of every request.
         shift: Gets every prediction, and adds a warning after an alarm.
         audit: Records every prediction before it is returned, if given.
+        shadow: Compares every answer, if given.
     """
 
     def __init__(
@@ -132,6 +140,7 @@ class Pipeline:
         queue: RequestQueue,
         shift: ShiftMonitors,
         audit: AuditLog | None = None,
+        shadow: Shadow | None = None,
     ) -> None:
         self._models = models
         self._settings = settings
@@ -140,6 +149,7 @@ class Pipeline:
         self._queue = queue
         self._shift = shift
         self._audit = audit
+        self._shadow = shadow
 
     async def predict(
         self,
@@ -275,10 +285,7 @@ class Pipeline:
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(torch.from_numpy(decoded.pixels), Draw.of(request.options, seed))
         if request.options.samples == AUTO:
-            rule = served.model.config.stopping_rule(served.model.precision)
-            if policy is not None and decoded.quality is not None:  # until its disposition settles
-                reasons = tuple(policy.quality_reasons(decoded.quality))
-                rule = rule.of_policy(policy, served.model.classes, reasons)
+            rule = _stopping_rule(request, decoded.quality)
             result = await _infer_in_rounds(self._queue, item, request.deadline, tickets, rule)
         else:
             (ticket,) = tickets
@@ -310,6 +317,9 @@ class Pipeline:
                 model_s=result.ran_s,
             )
         )
+        if self._shadow is not None:
+            compare = partial(_compared, request, item, decoded.quality, prediction, decision)
+            self._shadow.submit(served.name, compare)
         return body
 
     async def _decoded(self, image: RequestImage, request: PredictRequest) -> DecodedInput:
@@ -391,6 +401,54 @@ async def _infer_in_rounds(
     ran_s = sum(result.ran_s for result in results)
     queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
     return InferenceResult(sampling.trajectories, item.draw, queued_s, ran_s)
+
+
+def _stopping_rule(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule:
+    """When the rounds of `samples=auto` end; with a policy, the disposition must be settled too."""
+    model, policy = request.served.model, request.policy
+    rule = model.config.stopping_rule(model.precision)
+    if policy is None or quality is None:
+        return rule
+    return rule.of_policy(policy, model.classes, tuple(policy.quality_reasons(quality)))
+
+
+def _compared(
+    request: PredictRequest,
+    item: InferenceItem,
+    quality: ImageQuality | None,
+    prediction: Prediction,
+    decision: Decision | None,
+    shadow: ServedModel,
+) -> dict[str, ShadowResult]:
+    """How the shadow's answer differs from a prediction and its decision, by field.
+
+    A flag that one of both does not have is left out.
+
+    Raises:
+        SettingsError: If the shadow has another input, or cannot answer with these options.
+        Problem: As `Pipeline.predict`.
+    """
+    query, policy, seed = request.query, request.policy, item.draw.seed
+    check_same_input(shadow, request.served)
+    _check_policy(policy, shadow)
+    options = shadow.model.options(query.mode, query.samples, views=query.views)
+    asked = replace(request, served=shadow, options=options)
+    rule = _stopping_rule(asked, quality)
+    (trajectories,) = shadow.model.run([(item.pixels, seed)], [options], rule=rule)
+    result = InferenceResult(trajectories, Draw.of(options, seed), queued_s=0, ran_s=0)
+    other = _response_body(result, asked, None, ())
+    results: dict[str, ShadowResult] = {}
+    for name in ("label", "ood", "unfamiliar"):
+        pair = getattr(prediction, name), getattr(other, name)
+        if None not in pair:
+            results[name] = "same" if pair[0] == pair[1] else "different"
+    if policy is not None and quality is not None and decision is not None:
+        suggested = policy.decide(other, quality).disposition
+        more = urgency(suggested) - urgency(decision.disposition)
+        results["disposition"] = (
+            "same" if not more else "more_urgent" if more > 0 else "less_urgent"
+        )
+    return results
 
 
 def _check_policy(policy: Policy | None, served: ServedModel) -> None:
