@@ -30,7 +30,7 @@ from service.routes.plugins import (
     load_plugins,
     plugin_paths,
 )
-from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
+from service.routes.predict import BATCH_PATH, EMBED_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
     TRIAGE_BATCH_PATH,
@@ -157,7 +157,7 @@ def create_app(
     app.include_router(file_routes("/docs", "/docs", documentation_files))
     parts = ServiceParts(pipeline, models, policy, lifecycle, settings)
     paths = [*app.openapi()["paths"], *filter(None, [app.openapi_url])]
-    uploads = [PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH]
+    uploads = [PREDICT_PATH, BATCH_PATH, EMBED_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH]
     for name, plugin in plugins.items():
         uploads += plugin.uploads
         if plugin.routes is not None:

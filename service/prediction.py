@@ -13,9 +13,11 @@ from fastapi import Request
 from starlette.datastructures import State
 
 from eulerlora.answer import answer, response_fields
+from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import (
+    Embedding,
     ImageQuality,
     Prediction,
     PredictionWarning,
@@ -62,7 +64,7 @@ from service.telemetry.shift_monitor import ShiftMonitors
 
 logger = logging.getLogger(__name__)
 
-Answer = Prediction | TriageResult
+Answer = Prediction | TriageResult | Embedding
 """The response body of one image: with a triage policy, the result of its decision."""
 
 
@@ -103,6 +105,7 @@ class PredictRequest:
         state: Of the HTTP request: its id, the name of its API key, and its observation.
         client: Who shares decoders and inference with others.
         policy: The triage policy to apply, if any.
+        embeds: The answer has the features and no prediction.
         served: The model revision for this request, even if it is replaced in the meantime.
         accepted_at: The time when its body was complete, on the monotonic clock.
         deadline: On the monotonic clock; its inference does not start later.
@@ -113,6 +116,7 @@ class PredictRequest:
     client: str
     query: PredictQuery
     policy: Policy | None
+    embeds: bool
     served: ServedModel
     options: Options
     accepted_at: float
@@ -157,6 +161,7 @@ class Pipeline:
         query: PredictQuery,
         policy: Policy | None = None,
         upload: Upload | None = None,
+        embeds: bool = False,
     ) -> Answer:
         """The answer for the one image of a request: for a policy, a TriageResult.
 
@@ -165,6 +170,7 @@ class Pipeline:
             query: The validated parameters of the request.
             policy: Decides on the prediction; None for the prediction alone.
             upload: The image, if the body has been read already.
+            embeds: Answer with an Embedding, which is neither recorded nor counted as a prediction.
 
         Raises:
             Problem: If the request is refused or fails.
@@ -174,7 +180,7 @@ class Pipeline:
         async def read(request: Request) -> list[Upload]:
             return [await read_file(request) if upload is None else upload]
 
-        (result,) = await self._run(request, query, policy, read)
+        (result,) = await self._run(request, query, policy, read, embeds=embeds)
         if isinstance(result, BaseException):
             raise result
         return result
@@ -217,6 +223,7 @@ class Pipeline:
         policy: Policy | None,
         read: Callable[[Request], Awaitable[list[Upload]]],
         is_batch: bool = False,
+        embeds: bool = False,
     ) -> list[Answer | BaseException]:
         """The way of a request up to its images: the result of each of them."""
         served = self._models.named(query.model)
@@ -246,6 +253,7 @@ class Pipeline:
             client,
             query,
             policy,
+            embeds,
             served,
             options,
             accepted_at=now,
@@ -292,6 +300,8 @@ class Pipeline:
             result = await infer(self._queue, item, request.deadline, ticket)
 
         # Answer
+        if request.embeds:
+            return _embedding(result, request, decoded.warnings)
         prediction = _response_body(result, request, index, decoded.warnings)
         body: Answer = prediction
         decision = None
@@ -498,6 +508,25 @@ def _response_body(
         seed=result.draw.seed,
         warnings=(*warnings, *answered.warnings, *request.warnings),
         **fields,
+    )
+
+
+def _embedding(
+    result: InferenceResult, request: PredictRequest, warnings: tuple[PredictionWarning, ...]
+) -> Embedding:
+    """The response body of `/embed`. Raises ModelFailure if a feature is not finite."""
+    features = result.trajectories.features.mean(dim=(1, 2))[0]
+    if not features.isfinite().all():
+        raise ModelFailure("the features of this image are not finite")
+    embedding, texture, contrast = (part.tolist() for part in features.chunk(FEATURES_PER_WIDTH))
+    return Embedding(
+        request_id=request.state.request_id,
+        model=request.served.name,
+        revision=request.served.model.revision,
+        embedding=embedding,
+        texture=texture,
+        contrast=contrast,
+        warnings=warnings,
     )
 
 
