@@ -100,7 +100,9 @@ def create_app(
         on_fatal=lambda error: lifecycle.fail(str(error)),
         workers=workers,
     )
-    shadow = Shadow(lambda: lifecycle.shadow and lifecycle.shadow.served, queue, metrics)
+    shadow = Shadow(
+        lambda: None if lifecycle.shadow is None else lifecycle.shadow.served, queue, metrics
+    )
     quota = ClientQuota(settings.decoding.client_s_per_minute, "s of image decoding")
     pipeline = Pipeline(
         models,

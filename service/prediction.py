@@ -518,7 +518,9 @@ def _embedding(
     features = result.trajectories.features.mean(dim=(1, 2))[0]
     if not features.isfinite().all():
         raise ModelFailure("the features of this image are not finite")
-    embedding, texture, contrast = (part.tolist() for part in features.chunk(FEATURES_PER_WIDTH))
+    embedding, texture, contrast = (
+        tuple(part.tolist()) for part in features.chunk(FEATURES_PER_WIDTH)
+    )
     return Embedding(
         request_id=request.state.request_id,
         model=request.served.name,
