@@ -210,7 +210,7 @@ class Lifecycle:
         name = source.name or models.default
         if name not in models:
             names = ", ".join(models)
-            raise SettingsError(f"--shadow: expected the name of a served model ({names}): {name}")
+            raise SettingsError(f"--shadow: expected a served model ({names}), got {name}")
         load = partial(self._load, replace(source, name=name), self._loaded)
         shadow = await run_in_daemon_thread(load)
         check_same_input(shadow.served, models[name])

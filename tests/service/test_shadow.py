@@ -12,12 +12,13 @@ from eulerlora.model import EulerLoRA
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.policy.policy import default_policy
 from service.inference.engine import ServedModel
-from tests.conftest import THRESHOLDS
+from tests.conftest import MARGINS, THRESHOLDS
 from tests.server_process import END_S, wait_until
 from tests.service.conftest import app_of
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
 PNG = {"Content-Type": "image/png"}
+TRIAGE = "/triage?mode=det"
 PACKAGED = default_policy()
 URGENT = PACKAGED.model_copy(
     update={
@@ -33,7 +34,7 @@ def checkpoint(make_network, make_config) -> Checkpoint:
     with torch.no_grad():
         network.heads.bias[..., NAMES.index("mel")] += 10
     names = tuple(ClassName(name=name, description=name) for name in NAMES)
-    config = make_config(network, classes=names, thresholds=THRESHOLDS)
+    config = make_config(network, classes=names, thresholds=THRESHOLDS, margins=MARGINS)
     return Checkpoint(network, config, "sha256:served")
 
 
@@ -58,13 +59,13 @@ def answers(served: Checkpoint, shadow: Checkpoint | None, png: bytes) -> Any:
     with TestClient(app) as client:
         bodies = [
             client.post(path, content=png, headers=PNG | {"X-Request-ID": "one"}).json()
-            for path in ("/predict?mode=stoch&seed=3", "/triage?mode=det")
+            for path in ("/predict?mode=stoch&seed=3", "/predict?mode=stoch&samples=auto", TRIAGE)
         ]
 
         def outcomes() -> dict[str, float]:
             return counts(registry, "eulerlora_shadow_answers_total", "outcome")
 
-        wait_until(lambda: shadow is None or sum(outcomes().values()) == 2, END_S)
+        wait_until(lambda: shadow is None or sum(outcomes().values()) == 3, END_S)
         return (
             bodies,
             outcomes(),
@@ -83,17 +84,18 @@ def counts(registry: Any, name: str, *labels: str) -> dict[Any, float]:
 
 def test_an_equal_shadow_agrees_in_every_field(checkpoint, png) -> None:
     _, outcomes, fields = answers(checkpoint, checkpoint, png)
-    assert outcomes == {"compared": 2}
-    assert fields == {"label same": 2, "ood same": 2, "disposition same": 1}
+    assert outcomes == {"compared": 3}
+    # no threshold for samples=auto
+    assert fields == {"label same": 3, "ood same": 2, "disposition same": 1}
 
 
 def test_another_shadow_is_counted_and_changes_no_answer(checkpoint, harmless, png) -> None:
     alone, none, _ = answers(checkpoint, None, png)
     bodies, outcomes, fields = answers(checkpoint, harmless, png)
     assert (bodies, none) == (alone, {})
-    assert bodies[1]["disposition"] == "urgent"
-    assert outcomes == {"compared": 2}
-    assert fields["label different"] == 2
+    assert bodies[2]["disposition"] == "urgent"
+    assert outcomes == {"compared": 3}
+    assert fields["label different"] == 3
     assert fields["disposition less_urgent"] == 1
 
 
@@ -101,7 +103,8 @@ def test_a_shadow_without_the_classes_of_the_policy_fails_for_triage_alone(
     checkpoint, make_network, make_config, png
 ) -> None:
     network = make_network()
-    other = Checkpoint(network, make_config(network, thresholds=THRESHOLDS), "sha256:three")
+    config = make_config(network, thresholds=THRESHOLDS, margins=MARGINS)
+    other = Checkpoint(network, config, "sha256:three")
     bodies, outcomes, _ = answers(checkpoint, other, png)
-    assert bodies[1]["disposition"] == "urgent"
-    assert outcomes == {"compared": 1, "failed": 1}
+    assert bodies[2]["disposition"] == "urgent"
+    assert outcomes == {"compared": 2, "failed": 1}
