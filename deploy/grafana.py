@@ -125,6 +125,29 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         Panel("Mutual information", quantiles("mutual_information_nats", "model", "mode")),
         Panel("Samples of samples=auto", quantiles("auto_samples", "model")),
     ),
+    "Shadow": (
+        Panel(
+            "Answers of the shadow",
+            {"{{model}} {{outcome}}": rate("shadow_answers", "model, outcome")}, "reqps",
+            description="docs/how-to/serve.md, shadow.",
+        ),
+        Panel(
+            "Agreement with the shadow, share over an hour",
+            {"{{model}} {{field}}": (
+                f'sum by (model, field) (rate(eulerlora_shadow_fields_total{{{INSTANCES}, '
+                'result="same"}[1h])) / ' + rate("shadow_fields", "model, field", "1h")
+            )},
+            "percentunit",
+        ),
+        Panel(
+            "Other dispositions of the shadow, 7 days",
+            {"{{model}} {{result}}": (
+                f"sum by (model, result) (increase(eulerlora_shadow_fields_total{{{INSTANCES}, "
+                'field="disposition", result!="same"}[7d]))'
+            )},
+            kind="stat",
+        ),
+    ),
 }  # fmt: skip
 
 

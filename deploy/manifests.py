@@ -36,8 +36,8 @@ def rendered(overlay: str) -> str:
     manifests = result.stdout.strip()
     for image in without_digest(manifests):
         raise ManifestError(
-            f"{overlay}: expected an image by digest, got {image}; "
-            "run: kustomize edit set image eulerlora=REGISTRY/eulerlora@sha256:DIGEST"
+            f"{overlay}: expected an image by digest, got {image}; set newName and digest of the "
+            "image eulerlora under `images` of an overlay (docs/how-to/deploy.md)"
         )
     if UNSET in manifests:
         raise ManifestError(f'{overlay}: expected the namespace in the query, got "{UNSET}"')

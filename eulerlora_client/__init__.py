@@ -29,6 +29,7 @@ __all__ = [
     "DecisionOptions",
     "Disposition",
     "DispositionText",
+    "Embedding",
     "EulerLoRAError",
     "ForeignOrigin",
     "HeadersTooLarge",

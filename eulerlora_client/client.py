@@ -44,6 +44,7 @@ from tenacity import (
 from eulerlora_client.images import ImageFile, image_bytes, select_files
 from eulerlora_contract.answers import (
     Disposition,
+    Embedding,
     ModelDetails,
     ModelList,
     ModelSummary,
@@ -288,6 +289,21 @@ class AsyncTriageClient:
             raise ValueError("expected one or more images of the lesion, got none")
         return TriagedLesion(results)
 
+    async def embed(self, image: ImageFile, model: str | None = None) -> Embedding:
+        """The features of an image with the revision of the model, by default the first one."""
+        query = {} if model is None else {"model": model}
+        return await self._upload(Embedding, "embed", image, query)
+
+    def embed_many(
+        self,
+        images: ImageFile | Iterable[ImageFile],
+        concurrency: int = _DEFAULT_CONCURRENCY,
+        model: str | None = None,
+    ) -> AsyncGenerator[Embedding | Problem, None]:
+        """The features or the problem of each image, in order, as `predict_many`."""
+        call = _caught(self.embed, {"model": model})
+        return map_ordered(call, _each_image(images), concurrency)
+
     async def decide(self, request_id: str, **options: Unpack[DecisionOptions]) -> RecordedDecision:
         """Records what a person decided about an answer of `triage`, in the service's audit log.
 
@@ -459,6 +475,20 @@ class TriageClient:
     ) -> TriagedLesion:
         """The disposition of a lesion from several images of it, which are sent as a batch."""
         return self._result(self._client.triage_lesion(images, **options))
+
+    def embed(self, image: ImageFile, model: str | None = None) -> Embedding:
+        """The features of an image with the revision of the model, by default the first one."""
+        return self._result(self._client.embed(image, model))
+
+    def embed_many(
+        self,
+        images: ImageFile | Iterable[ImageFile],
+        concurrency: int = _DEFAULT_CONCURRENCY,
+        model: str | None = None,
+    ) -> Generator[Embedding | Problem, None, None]:
+        """The features or the problem of each image, in order, as `predict_many`."""
+        call = _caught(self._client.embed, {"model": model})
+        return self._many(call, _each_image(images), concurrency)
 
     def decide(self, request_id: str, **options: Unpack[DecisionOptions]) -> RecordedDecision:
         """Records what a person decided about an answer of `triage`, in the service's audit log."""

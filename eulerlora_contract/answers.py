@@ -245,6 +245,31 @@ class ProblemDocument(WireModel):
     item_id: ItemId = None
 
 
+class Embedding(WireModel):
+    """The features of one image, means over the adapters in mode det.
+
+    Those of different revisions are not comparable. `feature_distance` is computed from embedding,
+    texture and contrast, joined in this order.
+    """
+
+    request_id: RequestId
+    model: str
+    """Name of the model."""
+    revision: Revision
+    embedding: tuple[float, ...]
+    """Pooled features after the last block, as many as the width of the backbone, those of each
+    adapter of unit length; for a search by cosine similarity.
+    """
+    texture: tuple[float, ...]
+    """Likewise, the mean over the patches after the first block."""
+    contrast: tuple[float, ...]
+    """Likewise, the logarithm of the standard deviation over the patches before the first block;
+    not scaled.
+    """
+    warnings: tuple[PredictionWarning, ...]
+    """Conversions of the image."""
+
+
 class PredictionBatch(WireModel):
     """The results for many images."""
 

@@ -104,6 +104,17 @@ class TriageBatchQuery(TriageQuery):
     """
 
 
+class EmbedQuery(BaseModel):
+    """Parameters of `/embed`; any other parameter is an error."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+    model: str | SkipJsonSchema[None] = None
+    """Name of a served model; the first one by default."""
+
+
 class NoQuery(BaseModel):
     """No parameters; any parameter is an error."""
 

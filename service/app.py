@@ -1,6 +1,7 @@
 """The HTTP application, built from explicit arguments."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from fastapi import FastAPI
 from starlette.routing import compile_path
 from starlette.types import Scope
 
+from eulerlora.model import EulerLoRA
 from eulerlora_contract.policy.policy import Policy, default_policy
 from service.auth.access import KeyCheck, needs_key
 from service.auth.keys import Keys
@@ -16,6 +18,7 @@ from service.fair_sharing import ClientQuota, client_of
 from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue
+from service.inference.shadow import Shadow
 from service.inference.workers import InferenceWorkers
 from service.lifecycle.lifecycle import Lifecycle
 from service.prediction import Pipeline
@@ -27,7 +30,7 @@ from service.routes.plugins import (
     load_plugins,
     plugin_paths,
 )
-from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
+from service.routes.predict import BATCH_PATH, EMBED_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
     TRIAGE_BATCH_PATH,
@@ -80,9 +83,9 @@ def create_app(
             ready=lifecycle.fault is None,
             queue_rows=queue.rows,
             queue_items=queue.items,
-            models={
-                name: {"revision": served.model.revision, "precision": served.model.precision}
-                for name, served in models.items()
+            models={name: _properties(served.model) for name, served in models.items()},
+            shadow={
+                one.served.name: _properties(one.model) for one in filter(None, [lifecycle.shadow])
             },
             shift=shift.states(),
             sandbox=lifecycle.decoder.sandbox.mechanisms,
@@ -97,6 +100,9 @@ def create_app(
         on_fatal=lambda error: lifecycle.fail(str(error)),
         workers=workers,
     )
+    shadow = Shadow(
+        lambda: None if lifecycle.shadow is None else lifecycle.shadow.served, queue, metrics
+    )
     quota = ClientQuota(settings.decoding.client_s_per_minute, "s of image decoding")
     pipeline = Pipeline(
         models,
@@ -106,11 +112,18 @@ def create_app(
         queue,
         shift,
         lifecycle.audit,
+        shadow,
     )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        with shadow.running():
+            async with lifecycle.running(inference):
+                yield
 
     app = FastAPI(
         **DESCRIPTION,
-        lifespan=lambda _: lifecycle.running(inference),
+        lifespan=lifespan,
         redirect_slashes=False,  # a redirect would send key and image to what Host names
     )
     app.state.metrics = metrics
@@ -146,7 +159,7 @@ def create_app(
     app.include_router(file_routes("/docs", "/docs", documentation_files))
     parts = ServiceParts(pipeline, models, policy, lifecycle, settings)
     paths = [*app.openapi()["paths"], *filter(None, [app.openapi_url])]
-    uploads = [PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH]
+    uploads = [PREDICT_PATH, BATCH_PATH, EMBED_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH]
     for name, plugin in plugins.items():
         uploads += plugin.uploads
         if plugin.routes is not None:
@@ -182,6 +195,11 @@ def create_app(
 
         app.add_middleware(TracingMiddleware, provider=traces)
     return app
+
+
+def _properties(model: EulerLoRA) -> dict[str, str]:
+    """What the metrics say of a model."""
+    return {"revision": model.revision, "precision": model.precision}
 
 
 def page_check(per_minute: int) -> Check:

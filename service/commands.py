@@ -23,9 +23,16 @@ PATH = click.Path(path_type=Path)
     "  eulerlora serve\n"
     "  eulerlora serve checkpoint/ --port 9000\n"
     "  eulerlora serve first=runs/1 second=runs/2 default\n"
+    "  eulerlora serve runs/1 --shadow runs/2\n"
     "  eulerlora serve --host 0.0.0.0 --keys keys.jsonl",
 )
 @click.argument("checkpoints", nargs=-1, metavar="[[NAME=]CHECKPOINT ...]")
+@click.option(
+    "--shadow",
+    metavar="[NAME=]CHECKPOINT",
+    help="Compare the answers of a served model, by default the first, with those of CHECKPOINT, "
+    "for the metrics only.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

@@ -15,9 +15,12 @@ from fastapi import Request
 from starlette.datastructures import State
 
 from eulerlora.answer import answer, response_fields
+from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import (
+    Embedding,
+    ImageQuality,
     Prediction,
     PredictionWarning,
     ProblemDocument,
@@ -26,7 +29,7 @@ from eulerlora_contract.answers import (
     item_id,
 )
 from eulerlora_contract.errors import NonFiniteError, SettingsError
-from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.policy.policy import Decision, Policy, urgency
 from eulerlora_contract.policy.results import triage_result
 from eulerlora_contract.problems import (
     BodyTooLarge,
@@ -49,15 +52,21 @@ from service.decoding.slots import DecodingSlots
 from service.fair_sharing import client_of
 from service.http.requests import Upload, read_file, read_files, while_connected
 from service.http.responses import problem_document
-from service.inference.engine import InferenceItem, ServedModel, ServedModels
+from service.inference.engine import (
+    InferenceItem,
+    ServedModel,
+    ServedModels,
+    check_same_input,
+)
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
+from service.inference.shadow import Shadow
 from service.settings import ImageSettings, ServiceSettings
-from service.telemetry.metrics import CompletedPrediction
+from service.telemetry.metrics import CompletedPrediction, ShadowResult
 from service.telemetry.shift_monitor import ShiftMonitors
 
 logger = logging.getLogger(__name__)
 
-Answer = Prediction | TriageResult
+Answer = Prediction | TriageResult | Embedding
 """The response body of one image: with a triage policy, the result of its decision."""
 
 
@@ -98,6 +107,7 @@ class PredictRequest:
         state: Of the HTTP request: its id, the name of its API key, and its observation.
         client: Who shares decoders and inference with others.
         policy: The triage policy to apply, if any.
+        embeds: The answer has the features and no prediction.
         served: The model revision for this request, even if it is replaced in the meantime.
         accepted_at: The time when its body was complete, on the monotonic clock.
         deadline: On the monotonic clock; its inference does not start later.
@@ -109,6 +119,7 @@ class PredictRequest:
     client: str
     query: PredictQuery
     policy: Policy | None
+    embeds: bool
     served: ServedModel
     options: Options
     accepted_at: float
@@ -125,6 +136,7 @@ class Pipeline:
         queue: Reserves the capacity of every request.
         shift: Gets every prediction, and adds a warning after an alarm.
         audit: Records every prediction before it is returned, if given.
+        shadow: Compares every answer, if given.
     """
 
     def __init__(
@@ -136,6 +148,7 @@ class Pipeline:
         queue: RequestQueue,
         shift: ShiftMonitors,
         audit: AuditLog | None = None,
+        shadow: Shadow | None = None,
     ) -> None:
         self._models = models
         self._settings = settings
@@ -144,6 +157,7 @@ class Pipeline:
         self._queue = queue
         self._shift = shift
         self._audit = audit
+        self._shadow = shadow
 
     async def predict(
         self,
@@ -151,6 +165,7 @@ class Pipeline:
         query: PredictQuery,
         policy: Policy | None = None,
         upload: Upload | None = None,
+        embeds: bool = False,
     ) -> Answer:
         """The answer for the one image of a request: for a policy, a TriageResult.
 
@@ -159,6 +174,7 @@ class Pipeline:
             query: The validated parameters of the request.
             policy: Decides on the prediction; None for the prediction alone.
             upload: The image, if the body has been read already.
+            embeds: Answer with an Embedding, which is neither recorded nor counted as a prediction.
 
         Raises:
             Problem: If the request is refused or fails.
@@ -168,7 +184,7 @@ class Pipeline:
         async def read(request: Request) -> list[Upload]:
             return [await read_file(request) if upload is None else upload]
 
-        (result,) = await self._run(request, query, policy, read)
+        (result,) = await self._run(request, query, policy, read, embeds=embeds)
         if isinstance(result, BaseException):
             raise result
         return result
@@ -215,6 +231,7 @@ class Pipeline:
         read: Callable[[Request], Awaitable[list[Upload]]],
         is_batch: bool = False,
         lesions: Mapping[int | None, str] = MappingProxyType({}),
+        embeds: bool = False,
     ) -> list[Answer | BaseException]:
         """The way of a request up to its images: the result of each of them."""
         served = self._models.named(query.model)
@@ -244,6 +261,7 @@ class Pipeline:
             client,
             query,
             policy,
+            embeds,
             served,
             options,
             accepted_at=now,
@@ -284,16 +302,15 @@ class Pipeline:
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(torch.from_numpy(decoded.pixels), Draw.of(request.options, seed))
         if request.options.samples == AUTO:
-            rule = served.model.config.stopping_rule(served.model.precision)
-            if policy is not None and decoded.quality is not None:  # until its disposition settles
-                reasons = tuple(policy.quality_reasons(decoded.quality))
-                rule = rule.of_policy(policy, served.model.classes, reasons)
+            rule = _stopping_rule(request, decoded.quality)
             result = await _infer_in_rounds(self._queue, item, request.deadline, tickets, rule)
         else:
             (ticket,) = tickets
             result = await infer(self._queue, item, request.deadline, ticket)
 
         # Answer
+        if request.embeds:
+            return _embedding(result, request, decoded.warnings)
         prediction = _response_body(result, request, index, decoded.warnings)
         body: Answer = prediction
         decision = None
@@ -324,6 +341,9 @@ class Pipeline:
                 model_s=result.ran_s,
             )
         )
+        if self._shadow is not None:
+            compare = partial(_compared, request, item, decoded.quality, prediction, decision)
+            self._shadow.submit(served.name, compare)
         return body
 
     async def _decoded(self, image: RequestImage, request: PredictRequest) -> DecodedInput:
@@ -407,6 +427,54 @@ async def _infer_in_rounds(
     return InferenceResult(sampling.trajectories, item.draw, queued_s, ran_s)
 
 
+def _stopping_rule(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule:
+    """When the rounds of `samples=auto` end; with a policy, the disposition must be settled too."""
+    model, policy = request.served.model, request.policy
+    rule = model.config.stopping_rule(model.precision)
+    if policy is None or quality is None:
+        return rule
+    return rule.of_policy(policy, model.classes, tuple(policy.quality_reasons(quality)))
+
+
+def _compared(
+    request: PredictRequest,
+    item: InferenceItem,
+    quality: ImageQuality | None,
+    prediction: Prediction,
+    decision: Decision | None,
+    shadow: ServedModel,
+) -> dict[str, ShadowResult]:
+    """How the shadow's answer differs from a prediction and its decision, by field.
+
+    A flag that one of both does not have is left out.
+
+    Raises:
+        SettingsError: If the shadow has another input, or cannot answer with these options.
+        Problem: As `Pipeline.predict`.
+    """
+    query, policy, seed = request.query, request.policy, item.draw.seed
+    check_same_input(shadow, request.served)
+    _check_policy(policy, shadow)
+    options = shadow.model.options(query.mode, query.samples, views=query.views)
+    asked = replace(request, served=shadow, options=options)
+    rule = _stopping_rule(asked, quality)
+    (trajectories,) = shadow.model.run([(item.pixels, seed)], [options], rule=rule)
+    result = InferenceResult(trajectories, Draw.of(options, seed), queued_s=0, ran_s=0)
+    other = _response_body(result, asked, None, ())
+    results: dict[str, ShadowResult] = {}
+    for name in ("label", "ood", "unfamiliar"):
+        pair = getattr(prediction, name), getattr(other, name)
+        if None not in pair:
+            results[name] = "same" if pair[0] == pair[1] else "different"
+    if policy is not None and quality is not None and decision is not None:
+        suggested = policy.decide(other, quality).disposition
+        more = urgency(suggested) - urgency(decision.disposition)
+        results["disposition"] = (
+            "same" if not more else "more_urgent" if more > 0 else "less_urgent"
+        )
+    return results
+
+
 def _check_policy(policy: Policy | None, served: ServedModel) -> None:
     """Raises PolicyNotApplicable if the model lacks a class of the policy's target."""
     classes = () if policy is None else policy.target.classes
@@ -454,6 +522,27 @@ def _response_body(
         seed=result.draw.seed,
         warnings=(*warnings, *answered.warnings, *request.warnings),
         **fields,
+    )
+
+
+def _embedding(
+    result: InferenceResult, request: PredictRequest, warnings: tuple[PredictionWarning, ...]
+) -> Embedding:
+    """The response body of `/embed`. Raises ModelFailure if a feature is not finite."""
+    features = result.trajectories.features.mean(dim=(1, 2))[0]
+    if not features.isfinite().all():
+        raise ModelFailure("the features of this image are not finite")
+    embedding, texture, contrast = (
+        tuple(part.tolist()) for part in features.chunk(FEATURES_PER_WIDTH)
+    )
+    return Embedding(
+        request_id=request.state.request_id,
+        model=request.served.name,
+        revision=request.served.model.revision,
+        embedding=embedding,
+        texture=texture,
+        contrast=contrast,
+        warnings=warnings,
     )
 
 

@@ -70,6 +70,7 @@ class ServeOptions:
 
     Attributes:
         checkpoints: As of `CheckpointSource.of`.
+        shadow: Likewise; its name is that of the model that it is compared with.
         compiled: Compile the network.
         keys: The key file.
         open_to_all: Serve other hosts without keys.
@@ -83,6 +84,7 @@ class ServeOptions:
     """
 
     checkpoints: tuple[str, ...]
+    shadow: str | None
     host: str
     port: int
     device: str
@@ -163,6 +165,8 @@ def service_of(
     if warning is not None:
         logger.warning("%s", warning)
     device = choose_device(options.device)
+    if options.compiled and options.shadow is not None:
+        raise SettingsError("expected at most one of --compile and --shadow, got both")
     compiler = "inductor" if options.compiled else None
     sources = [CheckpointSource.of(text) for text in options.checkpoints]
     key = options.require_signature
@@ -174,6 +178,7 @@ def service_of(
     lifecycle = Lifecycle(
         settings,
         sources=sources,
+        shadow_source=None if options.shadow is None else CheckpointSource.of(options.shadow),
         load=partial(
             load_checked,
             device=options.device,

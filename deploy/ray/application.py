@@ -94,6 +94,7 @@ def create_replica(arguments: Arguments) -> FastAPI:
 
     options = ServeOptions(
         checkpoints=arguments.checkpoints or (DEFAULT_NAME,),
+        shadow=None,  # its comparisons are metrics, which are those of one replica
         host=EVERY_ADDRESS,
         port=0,  # Ray's proxies listen
         device=arguments.device,

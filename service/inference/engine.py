@@ -126,6 +126,19 @@ class ServedModel:
         return with_device_errors(run)
 
 
+def check_same_input(shadow: ServedModel, served: ServedModel) -> None:
+    """Raises SettingsError for a shadow that cannot use the input of the served network."""
+    fields = {"resize", "interpolation", "size", "shorter_side"}
+    expected, given = (
+        one.model.config.preprocessing.model_dump(include=fields) for one in (served, shadow)
+    )
+    if expected != given:
+        described = (", ".join(f"{k}={v}" for k, v in each.items()) for each in (expected, given))
+        raise SettingsError(
+            "the shadow of {}: expected the input {}, got {}".format(served.name, *described)
+        )
+
+
 class ServedModels(Mapping[str, ServedModel]):
     """The served models by name; the first is the default.
 

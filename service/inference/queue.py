@@ -229,6 +229,12 @@ class RequestQueue:
         with self._changed:
             return len(self._tickets)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is reserved, waiting or running."""
+        with self._changed:
+            return not self._tickets and not self._running
+
     def wait_s(
         self, client: str, rows: int = 0, served: ServedModel | None = None, count: int = 1
     ) -> float:

@@ -5,8 +5,9 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -14,11 +15,16 @@ from starlette.types import Scope
 from torch import Tensor
 
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.errors import CheckpointError, EulerLoRAError
+from eulerlora_contract.errors import CheckpointError, EulerLoRAError, SettingsError
 from eulerlora_contract.problems import NotReady
 from service.audit.log import AuditLog
 from service.decoding.pool import DecoderPool
-from service.inference.engine import InferenceItem, ServedModel, ServedModels
+from service.inference.engine import (
+    InferenceItem,
+    ServedModel,
+    ServedModels,
+    check_same_input,
+)
 from service.inference.workers import InferenceWorkers
 from service.lifecycle.loading import (
     CheckedModel,
@@ -48,6 +54,8 @@ class Lifecycle:
 
     Args:
         sources: Of the checkpoints, which are served once all of them are healthy.
+        shadow_source: Of the shadow, by default of the first model: its name is that of the model
+            that it is compared with. None for no shadow.
         load: Loads and checks the model of a source; by default on the CPU.
         audit: The log of decisions; None for none.
         decoder: None for a new one.
@@ -56,6 +64,7 @@ class Lifecycle:
 
     Attributes:
         models: The served ones; empty during the start.
+        shadow: Its name is that of the model that it is compared with; None for none.
         failure: The reason of the first failure.
         on_ready: Called once, when the service is ready.
     """
@@ -64,17 +73,20 @@ class Lifecycle:
         self,
         settings: ServiceSettings,
         sources: Sequence[CheckpointSource] = (),
+        shadow_source: CheckpointSource | None = None,
         load: Load = load_checked,
         audit: AuditLog | None = None,
         decoder: DecoderPool | None = None,
         waits: bool = False,
     ) -> None:
         self.models = ServedModels()
+        self.shadow: CheckedModel | None = None
         self.audit = audit
         self.decoder = decoder or DecoderPool(settings.images, settings.decoding)
         self.on_ready: Callable[[], None] = lambda: None
         self._settings = settings
         self._sources = sources
+        self._shadow_source = shadow_source
         self._load = load
         self._waits = waits
         self._checked: list[CheckedModel] = []
@@ -189,7 +201,21 @@ class Lifecycle:
         for source in self._sources:
             load = partial(self._load, source, self._loaded)
             self._checked.append(await run_in_daemon_thread(load))
-        return ServedModels(checked.served for checked in self._checked)
+        models = ServedModels(checked.served for checked in self._checked)
+        if self._shadow_source is not None:
+            await self._load_shadow(self._shadow_source, models)
+        return models
+
+    async def _load_shadow(self, source: CheckpointSource, models: ServedModels) -> None:
+        name = source.name or models.default
+        if name not in models:
+            names = ", ".join(models)
+            raise SettingsError(f"--shadow: expected a served model ({names}), got {name}")
+        load = partial(self._load, replace(source, name=name), self._loaded)
+        shadow = await run_in_daemon_thread(load)
+        check_same_input(shadow.served, models[name])
+        self.shadow = shadow
+        logger.info("model %s: compared with the shadow %s", name, shadow.model.revision)
 
     @property
     def _loaded(self) -> list[EulerLoRA]:
@@ -214,32 +240,41 @@ class Lifecycle:
         while True:
             await self._reload.wait()
             self._reload.clear()
-            for index in range(len(self._checked)):
-                await self._reload_model(index, infer)
+            serve = partial(self._serve_revision, infer)
+            for index, checked in enumerate(self._checked):
+                self._checked[index] = await self._reloaded("model", checked, serve)
+            if self.shadow is not None:
+                self.shadow = await self._reloaded("shadow of", self.shadow, self._check_shadow)
 
-    async def _reload_model(self, index: int, infer: Infer) -> None:
-        """Serves the new revision in a folder; keeps the current one if that fails."""
-        old = self._checked[index]
+    async def _serve_revision(self, infer: Infer, new: CheckedModel) -> None:
+        fault = await health_check(new, infer, timeout_s=None)
+        if fault is not None:
+            raise CheckpointError(new.source.folder, fault)
+        await warm_up(new, infer, self._settings.max_batch_rows)
+        self.models.replace(new.served)
+
+    async def _check_shadow(self, new: CheckedModel) -> None:
+        check_same_input(new.served, self.models[new.served.name])
+
+    async def _reloaded(
+        self, kind: str, old: CheckedModel, use: Callable[[CheckedModel], Awaitable[None]]
+    ) -> CheckedModel:
+        """The new revision in a folder, which `use` accepts; the current one if that fails."""
+        name = f"{kind} {old.served.name}"
         try:
             new = await run_in_daemon_thread(lambda: newer_revision(old, self._load, self._loaded))
             if new is None:
-                logger.info("model %s: revision %s, verified", old.served.name, old.model.revision)
-                return
-            fault = await health_check(new, infer, timeout_s=None)
-            if fault is not None:
-                raise CheckpointError(new.source.folder, fault)
-            await warm_up(new, infer, self._settings.max_batch_rows)
-            self.models.replace(new.served)
+                logger.info("%s: revision %s, verified", name, old.model.revision)
+                return old
+            await use(new)
         except Exception as error:
             is_defect = not isinstance(error, EulerLoRAError | OSError)
-            consequence = f"model {old.served.name}: still serving revision {old.model.revision}"
+            consequence = f"{name}: still serving revision {old.model.revision}"
             logger.error("%s; %s", consequence, str(error), exc_info=is_defect)
             error.__traceback__ = None  # it holds the new model, in a cycle with the error
-            return
-        self._checked[index] = new
-        logger.info(
-            "model %s: revision %s -> %s", old.served.name, old.model.revision, new.model.revision
-        )
+            return old
+        logger.info("%s: revision %s -> %s", name, old.model.revision, new.model.revision)
+        return new
 
 
 async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:

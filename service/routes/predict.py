@@ -1,11 +1,11 @@
-"""`POST /predict` and `POST /predict/batch`."""
+"""`POST /predict`, `POST /predict/batch` and `POST /embed`."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from eulerlora_contract.answers import Prediction, PredictionBatch
-from eulerlora_contract.queries import PredictQuery
+from eulerlora_contract.answers import Embedding, Prediction, PredictionBatch
+from eulerlora_contract.queries import EmbedQuery, PredictQuery
 from service.decoding.decode import MEDIA_TYPES
 from service.http.requests import FILE_PART, FILES_PART, StrictQueryRoute
 from service.http.responses import batch_response, json_response
@@ -14,6 +14,7 @@ from service.routes.openapi import PREDICTIONS, UPLOAD_PROBLEMS, documented
 
 PREDICT_PATH = "/predict"
 BATCH_PATH = "/predict/batch"
+EMBED_PATH = "/embed"
 
 _BINARY = {"type": "string", "format": "binary"}
 
@@ -63,5 +64,16 @@ def predict_routes(pipeline: Pipeline) -> APIRouter:
     async def predict_batch(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
         """Returns a prediction or a problem for each of many images, in order."""
         return batch_response(results=await pipeline.predict_batch(request, query))
+
+    @router.post(
+        EMBED_PATH,
+        response_model=Embedding,
+        responses=documented("embed", UPLOAD_PROBLEMS),
+        openapi_extra=UPLOAD,
+    )
+    async def embed(request: Request, query: Annotated[EmbedQuery, Query()]) -> Response:
+        """Returns the features of one image, for a search of similar ones and for drift."""
+        asked = PredictQuery(model=query.model)
+        return json_response(await pipeline.predict(request, asked, embeds=True))
 
     return router

@@ -8,6 +8,7 @@ served models, and problem codes.
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 from prometheus_client import (
@@ -41,6 +42,9 @@ from service.telemetry.stderr import dropped_lines
 
 ClientClass = Literal["anonymous", "keyed"]
 """The class of a client in the metrics, which do not contain names."""
+ShadowOutcome = Literal["compared", "dropped", "failed"]
+ShadowResult = Literal["same", "different", "less_urgent", "more_urgent"]
+"""Of the shadow's answer, compared with the served one."""
 
 CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
 _DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
@@ -74,6 +78,11 @@ _COUNTERS: Mapping[str, tuple[str, Labels]] = {
     "unfamiliar_checked": ("Images compared with a threshold of feature_distance.", BY_MODE),
     "unfamiliar": ("Images flagged as unfamiliar.", BY_MODE),
     "refusals": ("Problems in responses, by code.", ("reason",)),
+    "shadow_answers": ("Answers for the shadow to compare, by outcome.", (*BY_MODEL, "outcome")),
+    "shadow_fields": (
+        "Fields of compared answers, by what the shadow says instead.",
+        (*BY_MODEL, "field", "result"),
+    ),
     "requests": (
         "Completed HTTP requests; 499 for a disconnected client.",
         ("method", "route", "status", "client"),
@@ -170,6 +179,7 @@ class Gauges:
 
     Attributes:
         models: Revision and precision of the served models, by name.
+        shadow: Likewise, of the shadow, by the name of the model that it is compared with.
         shift: The states of their shift monitors; a model without thresholds has none.
         sandbox: True for every mechanism in force that restricts the decoders, by its name.
     """
@@ -178,6 +188,7 @@ class Gauges:
     queue_rows: int
     queue_items: int
     models: Mapping[str, dict[str, str]]
+    shadow: Mapping[str, dict[str, str]]
     shift: Mapping[str, ModelShift]
     sandbox: Mapping[str, bool]
 
@@ -197,10 +208,18 @@ class _GaugeCollector(Collector):
         yield GaugeMetricFamily(
             "eulerlora_queue_questions", "Images in the queue.", gauges.queue_items
         )
-        served = InfoMetricFamily("eulerlora_model", "The served models.", labels=["model"])
-        for model, properties in gauges.models.items():
-            served.add_metric([model], properties)
-        yield served
+        for name, text, models in (
+            ("eulerlora_model", "The served models.", gauges.models),
+            (
+                "eulerlora_shadow",
+                "The shadow of a served model.",
+                gauges.shadow,
+            ),
+        ):
+            described = InfoMetricFamily(name, text, labels=["model"])
+            for model, properties in models.items():
+                described.add_metric([model], properties)
+            yield described
         sandbox = GaugeMetricFamily(
             "eulerlora_decoder_sandbox",
             "1 for a mechanism in force that restricts the decoders of images, otherwise 0.",
@@ -298,6 +317,17 @@ class Metrics:
         self._observe("batch_rows", rows, model=model)
         self._observe("batch_questions", items, model=model)
         self._observe("batch_seconds", seconds, model=model)
+
+    def count_shadow(
+        self,
+        model: str,
+        outcome: ShadowOutcome,
+        results: Mapping[str, ShadowResult] = MappingProxyType({}),
+    ) -> None:
+        """Counts an answer for the shadow; `results` has those of a comparison by field."""
+        self._count("shadow_answers", model=model, outcome=outcome)
+        for name, result in results.items():
+            self._count("shadow_fields", model=model, field=name, result=result)
 
     def count_prediction(
         self, completed: CompletedPrediction, client: ClientClass = "anonymous"

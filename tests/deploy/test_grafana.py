@@ -33,7 +33,7 @@ def labels_of() -> dict[str, set[str]]:
         if row := re.match(r"\| `(\w+)` \| (\w+) \| ([^|]*) \|", line):
             name = f"{row[1]}_bucket" if row[2] == "histogram" else row[1]
             labels[name] = set(re.findall(r"`(\w+)`", row[3])) | TARGET_LABELS
-    metrics = Metrics(lambda: Gauges(True, 0, 0, {}, {}, {}))
+    metrics = Metrics(lambda: Gauges(True, 0, 0, {}, {}, {}, {}))
     for family in metrics.registry.collect():  # those of the process
         for sample in family.samples:
             labels.setdefault(sample.name, set(sample.labels) | TARGET_LABELS)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.manifests import without_digest
+from deploy.manifests import rendered, without_digest
+from tests.markdown import code_blocks
 
 OLDEST = "1.30"  # the first release with the sleep action of preStop
 LABELS = {"app.kubernetes.io/name": "eulerlora"}
@@ -32,6 +33,40 @@ def test_kubectl_builds_the_overlay(deploy_folder: Path, overlay: str) -> None:
     (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (overlay == "base")
     assert ("--device=cpu" in container["command"]) == (overlay == "cpu")
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+@pytest.mark.parametrize("overlay", ["base", "cpu", "keda", "kserve"])
+def test_the_documented_overlay_serves_a_checkpoint_of_a_volume(
+    deploy_folder: Path, tmp_path: Path, overlay: str
+) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    document = (deploy_folder.parent / "docs" / "how-to" / "deploy.md").read_text()
+    section = document.partition("\n## Kubernetes\n")[2]
+    block = next(block for block in code_blocks(section) if block.language == "yaml")
+    text = block.code.replace("DIGEST", DIGEST).replace("kubernetes/base", f"kubernetes/{overlay}")
+    shutil.copytree(deploy_folder / "kubernetes", tmp_path / "deploy" / "kubernetes")
+    query = tmp_path / "deploy" / "kubernetes" / "queue-wait" / "scaled-object.yaml"
+    query.write_text(query.read_text().replace("REQUIRED", "clinic"))
+    if overlay == "kserve":
+        text = text.replace("kind: Deployment", "kind: InferenceService")
+        text = text.replace("/spec/template/spec", "/spec/predictor")
+    (tmp_path / "my-overlay").mkdir()
+    (tmp_path / "my-overlay" / "kustomization.yaml").write_text(text)
+
+    objects = {one["kind"]: one for one in yaml.safe_load_all(rendered(f"{tmp_path}/my-overlay"))}
+    if overlay == "kserve":
+        pod = objects["InferenceService"]["spec"]["predictor"]
+    else:
+        deployment = objects["Deployment"]
+        kubernetes_validate.validate(deployment, OLDEST, strict=True)
+        pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == f"REGISTRY/eulerlora@sha256:{DIGEST}"
+    assert container["command"][-1] == "clinic=/checkpoints/1"
+    (mount,) = [one for one in container["volumeMounts"] if one["mountPath"] == "/checkpoints"]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == mount["name"]]
+    assert mount["readOnly"] and volume["persistentVolumeClaim"]["readOnly"]
 
 
 @pytest.mark.parametrize(

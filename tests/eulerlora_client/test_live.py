@@ -10,6 +10,7 @@ import pytest
 from eulerlora_client import (
     AsyncTriageClient,
     Disposition,
+    Embedding,
     ModelDetails,
     ModelSummary,
     TriageClient,
@@ -39,6 +40,21 @@ def test_a_prediction_equals_the_response(client: TriageClient, live: int) -> No
     assert sent | {"request_id": served["request_id"]} == served
     assert (result.warnings, len(result.trajectory_labels)) == ((), result.trajectories)
     assert client.predict(random_png(), **STOCH).probabilities == result.probabilities  # type: ignore[arg-type]
+
+
+def test_features_equal_the_response_and_a_problem_is_in_its_position(
+    client: TriageClient, live: int
+) -> None:
+    url = f"http://127.0.0.1:{live}/embed"
+    served = httpx.post(url, content=random_png(), headers={"Content-Type": "image/png"}).json()
+    one, problem = client.embed_many([random_png(), b"text"], model="tiny")
+    assert isinstance(one, Embedding)
+    sent = one.model_dump(mode="json", exclude_unset=True)
+    assert sent | {"request_id": served["request_id"]} == served
+    assert isinstance(problem, UnsupportedMedia)
+    assert client.embed(random_png()).embedding == one.embedding
+    with pytest.raises(UnknownModel):
+        client.embed(random_png(), "other")
 
 
 def test_a_triage_result_is_typed_and_equals_the_response(client: TriageClient, live: int) -> None:

@@ -20,6 +20,7 @@ from service.audit.log import AuditLog
 from service.auth.keys import Keys, write_clients
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
+from service.lifecycle.loading import CheckedModel
 from service.settings import ServiceSettings
 from service.telemetry import metrics
 from tests.service.key_clients import client as client_with
@@ -135,6 +136,7 @@ def app_of(
     keys: Keys | None = None,
     policy: Policy | None = None,
     hosts: Collection[str] | None = None,
+    shadow: ServedModel | None = None,
     **settings: object,
 ) -> FastAPI:
     """An app that serves models; its lifespan can run once.
@@ -146,6 +148,9 @@ def app_of(
         model if isinstance(model, ServedModel) else ServedModel(model) for model in models
     )
     lifecycle = Lifecycle(chosen, audit=audit, waits=True)
+    if shadow is not None:
+        unused: Any = None
+        lifecycle.shadow = CheckedModel(unused, unused, shadow)
     lifecycle.serve(served)
     return create_app(lifecycle, chosen, keys=keys, policy=policy, hosts=hosts)
 

@@ -52,6 +52,7 @@ GAUGES = Gauges(
     queue_rows=0,
     queue_items=0,
     models={"tiny": {"revision": "sha256:1", "precision": "bfloat16"}},
+    shadow={"tiny": {"revision": "sha256:2", "precision": "bfloat16"}},
     shift={"tiny": SHIFT},
     sandbox={"landlock": True, "seccomp": False},
 )
@@ -140,6 +141,7 @@ def completed(
 def count_everything(metrics: Metrics) -> None:
     """Updates every metric, so that its labels exist."""
     metrics.count_request(COMPLETED)
+    metrics.count_shadow("tiny", "compared", {"label": "same"})
     metrics.count_batch("tiny", rows=12, items=3, seconds=0.2)
     for body in (BODY, AUTO_BODY, SETTLED_BODY):
         metrics.count_prediction(completed(body, Disposition.URGENT), "keyed")

@@ -151,6 +151,13 @@ def test_a_port_in_use_is_one_line_and_status_1(checkpoint_folder: Path, refusal
     assert "in use" in line
 
 
+def test_a_compiled_model_has_no_shadow(checkpoint_folder: Path, refusal) -> None:
+    status, line = refusal(
+        checkpoint_folder, "--port", "0", "--shadow", checkpoint_folder, "--compile"
+    )
+    assert (status, "--shadow" in line) == (1, True)
+
+
 def without_sandbox() -> None:
     """Lets the decoders run as on a kernel that restricts nothing."""
     FORK_SERVER.__init__("tests.service.decoding.unrestricted")  # type: ignore[misc]

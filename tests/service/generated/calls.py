@@ -16,7 +16,7 @@ sys.path.insert(0, folder)
 from generated import Client  # noqa: E402 - from the folder above
 from generated.api.models import describe_model, list_models, model_card  # noqa: E402
 from generated.api.operations import livez, readyz, scrape  # noqa: E402
-from generated.api.predictions import predict, predict_batch  # noqa: E402
+from generated.api.predictions import embed, predict, predict_batch  # noqa: E402
 from generated.api.triage import (  # noqa: E402
     decide,
     triage,
@@ -26,6 +26,7 @@ from generated.api.triage import (  # noqa: E402
 )
 from generated.models import (  # noqa: E402
     DecisionRequest,
+    EmbedFilesBody,
     PredictBatchBody,
     PredictFilesBody,
     PredictMode,
@@ -52,6 +53,7 @@ answers = {
     "predict": predict.sync(client=client, body=PredictFilesBody(file()), **stoch),
     "raw body": predict.sync(client=client, body=file(), samples="auto", mode=PredictMode.STOCH),
     "predict_batch": predict_batch.sync(client=client, body=PredictBatchBody([file(), file(b"x")])),
+    "embed": embed.sync(client=client, body=EmbedFilesBody(file())),
     "triage": answer,
     "triage_batch": triage_batch.sync(client=client, body=TriageBatchBody([file()])),
     "decide": decide.sync(client=client, body=diagnosis),

@@ -31,6 +31,7 @@ NPM_PACKAGES = ("@hey-api/openapi-ts@0.95.0", "typescript@5.9.3")
 SUCCESS = {
     "predict": "Prediction",
     "predict_batch": "PredictionBatch",
+    "embed": "Embedding",
     "triage": "TriageResult",
     "triage_batch": "TriageBatch",
     "decide": "RecordedDecision",

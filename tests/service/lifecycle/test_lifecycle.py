@@ -25,7 +25,7 @@ from service.inference.engine import InferenceItem, ServedModel
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckpointSource, Infer, load_checked, newer_revision
 from service.settings import LifeSettings, ServiceSettings
-from tests.conftest import predict_rows
+from tests.conftest import TINY_BACKBONE, predict_rows
 from tests.damaged_checkpoints import DAMAGES
 from tests.service.harness import WorkingDecoder
 
@@ -216,6 +216,48 @@ async def test_a_checkpoint_is_served_under_the_name_that_it_is_given(
         await until(lambda: harness.lifecycle.phase == "ready")
         assert list(harness.lifecycle.models) == ["tiny", "given"]
         assert harness.revision("tiny") == harness.revision("given")
+
+
+async def test_the_shadow_has_the_name_of_its_model_and_is_reloaded_after_it(
+    harness: Harness, checkpoint_folder: Path, checkpoint_copy: Path, successor: Path, caplog
+) -> None:
+    after = stored_revision(successor)
+    source = CheckpointSource(checkpoint_copy, "given")
+    models = checkpoint_folder, CheckpointSource(checkpoint_folder, "given")
+    async with harness.running(*models, shadow_source=source) as lifecycle:
+        await until(lambda: lifecycle.phase == "ready")
+        assert lifecycle.shadow is not None
+        assert (list(lifecycle.models), lifecycle.shadow.served.name) == (
+            ["tiny", "given"],
+            "given",
+        )
+        replace_folder(checkpoint_copy, successor)
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: lifecycle.shadow.model.revision == after)
+        DAMAGES["backbone cut off"].apply(checkpoint_copy)
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: "shadow of given: still" in caplog.text)
+        assert (lifecycle.phase, lifecycle.shadow.model.revision) == ("ready", after)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("none", "tiny"), (None, "size=48")])
+async def test_a_shadow_that_cannot_be_compared_ends_the_start(
+    harness: Harness,
+    checkpoint_folder,
+    make_backbone,
+    make_network,
+    make_config,
+    tmp_path,
+    name,
+    reason,
+) -> None:
+    settings = TINY_BACKBONE.model_copy(update={"image_size": 48})
+    network = make_network(backbone=make_backbone(settings))
+    save_checkpoint(tmp_path / "larger", network, make_config(network), "# card\n")
+    source = CheckpointSource(tmp_path / "larger", name)
+    async with harness.running(checkpoint_folder, shadow_source=source) as lifecycle:
+        await until(lambda: lifecycle.phase == "stopping")
+    assert reason in str(lifecycle.failure)
 
 
 async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_nothing(

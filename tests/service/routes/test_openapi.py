@@ -44,7 +44,7 @@ def test_the_document_is_valid_openapi(document) -> None:
 def test_an_operation_has_a_short_id_a_described_tag_and_a_description(document) -> None:
     ids = {operation["operationId"] for _, _, operation in operations(document)}
     assert ids == {
-        "predict", "predict_batch", "triage", "triage_batch", "decide", "triage_policy",
+        "predict", "predict_batch", "embed", "triage", "triage_batch", "decide", "triage_policy",
         "triage_report", "list_models", "describe_model",
         "model_card", "livez", "readyz", "scrape",
     }  # fmt: skip
@@ -100,6 +100,7 @@ def test_every_route_answers_as_described(client, document, png) -> None:
         ("/predict?mode=stoch&samples=auto", image),
         ("/predict?samples=4", image),
         ("/predict?model=other", image),
+        ("/embed", image),
         ("/predict", {"content": b"text", "headers": {"Content-Type": "text/plain"}}),
         ("/predict/batch?mode=stoch", {"files": files}),
         ("/triage", image),  # the policy does not apply to the model
