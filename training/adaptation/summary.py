@@ -197,7 +197,8 @@ def result_lines(report: Report, training: Provenance, out: Path, report_folder:
         *lines,
         *([f"note: {seen_note(report)}"] if report.seen else []),
         f"report: {report_folder / 'report.md'}; model card: {out / 'README.md'}",
-        f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch",
+        f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch; for /triage "
+        f"with thresholds for this model: eulerlora policy fit {out} --data DIR",
     ]
 
 

@@ -283,6 +283,7 @@ def test_no_epoch_leaves_the_probe_that_starts_a_training(
         assert "verdict: No difference to the linear probe" in done.out
         assert "linear probe that the training started from" in (out / "README.md").read_text()
         assert f"next: eulerlora serve {out}" in done.out
+        assert f"eulerlora policy fit {out}" in done.out
         network = load_checkpoint(out).network
         assert (network.blocks[0].up == 0).all() == (epochs == 0)
         heads.append(network.heads.weight)
