@@ -23,7 +23,8 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
         "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": (
-            "train", "select", "evaluate", "calibrate", "site", "pretrain", "card", "reproduce",
+            "train", "select", "evaluate", "calibrate", "site", "pretrain", "card", "seeds",
+            "reproduce",
         ),
     },
     POLICY_ENTRY_POINTS: {"eulerlora[train]": ("fit",)},
@@ -35,7 +36,7 @@ _MAX_SHORT_HELP = 100  # characters
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "decide", "export"),
     "Train": ("train", "pretrain", "select", "convert", "backbone", "import"),
-    "Measure": ("evaluate", "calibrate", "policy", "site", "card", "reproduce"),
+    "Measure": ("evaluate", "calibrate", "policy", "site", "card", "seeds", "reproduce"),
     "Operate": ("serve", "sign", "keys", "audit", "monitor"),
 }
 """The commands in the order of `eulerlora --help`; those of other distributions follow."""
