@@ -292,7 +292,7 @@ class Outcome:
             one of the reasons of a referred image.
         confirmed: Its class, "" if not known yet.
         lesion: Equal for all images of a lesion.
-        decided_with: Equal for those of them that got one disposition, that of the most urgent.
+        decided_with: Images of a lesion with the same value got one disposition together.
         policy_hash: Of the policy that decided, "" if not known.
     """
 
@@ -405,7 +405,7 @@ def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
 
 
 def _lesions(answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """One image for the lesion of each image, by their hashes."""
+    """The lesion of each image, as the lowest hash of its images; images by their hashes."""
     together: dict[str, list[str]] = {}
     for answer in answers:
         together.setdefault(answer["lesion"] or answer["mac"], []).append(answer["image"])
@@ -458,8 +458,9 @@ _SHOWN_CLASSES = 10
 class LesionOutcome(IntEnum):
     """What happened to an image, or to a lesion.
 
-    Images that got one disposition have that of the most urgent of them; a lesion has the least of
-    its dispositions. Images that were not assessed do not count.
+    Images that got one disposition together have that of the most urgent of them. A lesion that was
+    sent several times counts by the least urgent disposition. Images that were not assessed do not
+    count.
     """
 
     MISSED = 0

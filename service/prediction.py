@@ -112,7 +112,7 @@ class PredictRequest:
         accepted_at: The time when its body was complete, on the monotonic clock.
         deadline: On the monotonic clock; its inference does not start later.
         warnings: For the response.
-        lesions: By index, what all images of a lesion share in the audit log, and no others do.
+        lesions: Random id of the lesion of each image, by index, for the audit log; may be empty.
     """
 
     state: State
@@ -446,7 +446,7 @@ def _compared(
 ) -> dict[str, ShadowResult]:
     """How the shadow's answer differs from a prediction and its decision, by field.
 
-    A flag that one of both does not have is left out.
+    Flags that are null in either answer are left out.
 
     Raises:
         SettingsError: If the shadow has another input, or cannot answer with these options.
