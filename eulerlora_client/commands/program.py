@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -173,8 +174,7 @@ def main() -> None:
 
     An OSError, or an exception whose class has an integer `exit_status`, is one line on stderr.
     """
-    # process 1 of a container would otherwise ignore the signal
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _terminate)  # process 1 of a container would otherwise ignore it
     debug = "--debug" in sys.argv[1:]
     try:
         Path.cwd()
@@ -187,11 +187,31 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 1)
     except Exception as error:
+        if terminated():
+            _fail("interrupted", _TERMINATED)
         default = 1 if isinstance(error, OSError) else None
         status = getattr(type(error), "exit_status", default)
         if debug or not isinstance(status, int):
             raise
         _fail(str(error), status)
+
+
+_TERMINATED = 128 + signal.SIGTERM
+_signals: list[int] = []
+
+
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    _signals.append(number)
+    sys.exit(_TERMINATED)
+
+
+def terminated() -> bool:
+    """Whether SIGTERM ended this program.
+
+    Compiled code that calls Python, such as that of safetensors, may raise another exception in
+    place of the SystemExit of the signal.
+    """
+    return bool(_signals)
 
 
 def _fail(message: str, status: int) -> NoReturn:

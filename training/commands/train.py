@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import configure_openmp, max_pixels_option
+from eulerlora_client.commands.program import terminated
 from eulerlora_contract.errors import CheckpointError, NonFiniteError, StorageError
 from training.commands.options import (
     PATH,
@@ -256,16 +257,24 @@ def resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Itera
             return f"the checkpoint in {checkpoint} is complete, but not evaluated"
         return f"no checkpoint was written; {state_hint(states)}"
 
+    def interrupted() -> str:
+        return f"interrupted; {hint()}; use --resume to continue"
+
     try:
         yield
-    except (KeyboardInterrupt, SystemExit) as interrupt:
-        kind = _InterruptedRun if isinstance(interrupt, KeyboardInterrupt) else _TerminatedRun
-        raise kind(f"interrupted; {hint()}; use --resume to continue") from None
+    except KeyboardInterrupt:
+        raise _InterruptedRun(interrupted()) from None
+    except SystemExit:
+        raise _TerminatedRun(interrupted()) from None
     except NonFiniteError as error:
         raise NonFiniteError(f"{error}; {hint()}") from error
     except StorageError as error:
         advice = f"{hint()}; free some space and use --resume"
         raise StorageError(error.path, error.reason, advice) from error
+    except Exception:
+        if terminated():
+            raise _TerminatedRun(interrupted()) from None
+        raise
 
 
 def state_hint(states: Sequence[Path]) -> str:

@@ -116,6 +116,42 @@ def test_a_signal_before_the_first_step_ends_a_run_with_one_line(
     assert "interrupted; no checkpoint was written" in line
 
 
+REPLACES_EXIT = """
+import os, signal, sys
+from eulerlora_client.commands.program import main
+from training.adaptation import train
+
+def replace_exit(*_args):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except SystemExit:
+        raise ValueError("could not determine the shape") from None
+
+setattr(train, sys.argv.pop(1), replace_exit)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "option", "message"),
+    [
+        ("read_dataset", "--restart", "interrupted; no checkpoint was written"),
+        ("check_data", "--check", "interrupted\n"),
+    ],
+)
+def test_a_signal_counts_where_compiled_code_replaces_its_exception(
+    recipe_file: Path, image_folder: Path, function: str, option: str, message: str
+) -> None:
+    out = recipe_file.parent / "run"
+    arguments = ("train", recipe_file, "--data", image_folder, "--out", out, option)
+    result = subprocess.run(
+        [sys.executable, "-c", REPLACES_EXIT, function, *map(str, arguments)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 128 + signal.SIGTERM
+    assert result.stderr.startswith(f"eulerlora: {message}")
+
+
 def test_a_non_finite_loss_ends_a_run_with_a_line_that_names_the_state(
     recipe_file: Path, image_folder: Path
 ) -> None:
