@@ -774,10 +774,8 @@ class PredictionSetOptions(WireModel):
     """`lesion` or `image`."""
     units: dict[str, int]
     """Number of calibration units in `data`, by class."""
-    confidences: dict[str, Probability] | None = None
-    """Confidence by class that at least `coverage` of its new units are covered; null if they are
-    covered on average over calibrations only.
-    """
+    confidences: dict[str, Probability]
+    """Confidence by class that at least `coverage` of its new units are covered."""
     always_included: tuple[str, ...]
     """Classes in every set, because they have too few units."""
     data: str

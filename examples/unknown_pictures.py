@@ -37,16 +37,16 @@ for index, name in enumerate(pictures):
 # It prints:
 #
 #     picture                  MSP    ood    distance  unfamiliar
-#     lesion                  0.961  False      13.7  False
-#     house                   0.631  False      82.0  True
-#     noise                   0.972  False      79.0  True
-#     one colour              0.892  False      88.8  True
-#     lesion in the dark      0.940  False      54.2  True
-#     negative of the lesion  0.923  False     101.5  True
+#     lesion                  0.968  False      14.2  False
+#     house                   0.522  False      77.2  True
+#     noise                   0.963  False      76.9  True
+#     one colour              0.882  False      86.3  True
+#     lesion in the dark      0.936  False      53.3  True
+#     negative of the lesion  0.776  False      94.3  True
 #
 # - **`ood`**: the maximum probability is below a threshold that at least 95% of the calibration
-#   lesions exceed. It finds pictures between the classes, and few of other kinds: a model can be
-#   certain about a house.
+#   lesions exceed. It finds pictures between the classes, and those that resemble the outliers of
+#   the training, here small photographs; a model can be certain about noise.
 # - **`unfamiliar`**: the features are further from those of the training pictures than at least
 #   95% of the calibration lesions. It finds other subjects, and part of other cameras. Do not use
 #   the probabilities of such a picture; in triage a person looks at it.

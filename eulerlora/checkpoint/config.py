@@ -207,7 +207,7 @@ class CheckpointConfig(Settings):
                     f"{len(threshold.label_shares)}"
                 )
         for sets in self.prediction_sets:
-            counts = {len(sets.thresholds), len(sets.units), len(sets.confidences or sets.units)}
+            counts = {len(sets.thresholds), len(sets.units), len(sets.confidences)}
             if counts != {classes}:
                 raise ValueError(
                     f"prediction_sets: expected {classes} thresholds, units and confidences, got "

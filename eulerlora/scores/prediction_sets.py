@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora_contract.sampling import Mode, Precision, Sampler
-from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256, optional
+from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256
 
 ALWAYS_INCLUDED = 1.0
 """The threshold of a class that is in every set."""
@@ -40,8 +40,7 @@ class PredictionSetCalibration(Settings):
         thresholds: One per class; a class with probability p is in the set if 1 - p is at most its
             threshold, and always if that is 1.
         units: Number of calibration units of each class, which are lesions or images.
-        confidences: One per class, that at least the coverage of new units of the class is covered;
-            None for thresholds that cover on average over calibrations only.
+        confidences: One per class, that at least the coverage of new units of the class is covered.
         data_sha256: Digest of the calibration images' names, labels and units.
     """
 
@@ -53,9 +52,9 @@ class PredictionSetCalibration(Settings):
     thresholds: tuple[Probability, ...]
     unit: Literal["lesion", "image"]
     units: tuple[Annotated[int, Field(ge=0)], ...]
+    confidences: tuple[Probability, ...]
     data: str
     data_sha256: Sha256
-    confidences: tuple[Probability, ...] | None = optional(None)
 
 
 @dataclass(frozen=True)

@@ -140,11 +140,10 @@ def _set_options(
     calibration: PredictionSetCalibration, classes: Sequence[str]
 ) -> PredictionSetOptions:
     limits = zip(classes, calibration.thresholds, strict=True)
-    stated = calibration.confidences
     return PredictionSetOptions(
         **calibration.model_dump(exclude={"thresholds", "units", "confidences", "data_sha256"}),
         units=dict(zip(classes, calibration.units, strict=True)),
-        confidences=None if stated is None else dict(zip(classes, stated, strict=True)),
+        confidences=dict(zip(classes, calibration.confidences, strict=True)),
         always_included=tuple(name for name, limit in limits if limit == ALWAYS_INCLUDED),
     )
 

@@ -264,7 +264,8 @@ def with_sets(checkpoint_copy: Path) -> Path:
     calibration = {
         "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
         "precision": "float32", "thresholds": (0.5, 0.7, 1.0), "unit": "lesion",
-        "units": (20, 30, 4), "data": "HAM10000, calibration part", "data_sha256": "0" * 64,
+        "units": (20, 30, 4), "confidences": (0.88, 0.96, 1.0),
+        "data": "HAM10000, calibration part", "data_sha256": "0" * 64,
     }  # fmt: skip
     sets = (PredictionSetCalibration.model_validate(calibration),)
     config = read_config(checkpoint_copy).model_copy(update={"prediction_sets": sets})

@@ -72,11 +72,10 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
         yield FittedPart("precision", 1, change.images, "images", result)
     for sets in config.prediction_sets:
         part = f"{sets_part(sets.coverage)}, {sets.mode} {sets.samples} in {sets.precision}"
-        confidences = sets.confidences or [None] * len(sets.units)
-        by_class = zip(config.classes, sets.thresholds, sets.units, confidences, strict=True)
+        by_class = zip(config.classes, sets.thresholds, sets.units, sets.confidences, strict=True)
         limits = ", ".join(
-            f"{label.name} {'always' if limit == ALWAYS_INCLUDED else f'{limit:.4f}'} ({count}"
-            f"{'' if confidence is None else f', confidence {confidence:.0%}'})"
+            f"{label.name} {'always' if limit == ALWAYS_INCLUDED else f'{limit:.4f}'} ({count}, "
+            f"confidence {confidence:.0%})"
             for label, limit, count, confidence in by_class
         )
         needed, available, classes = min_units(sets.coverage), min(sets.units), "each class"

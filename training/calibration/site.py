@@ -303,7 +303,7 @@ def _with_prediction_sets(fit: _SiteFit, coverage: CoverageSettings) -> _SiteFit
             confidence
             for sets in config.prediction_sets
             if sets.coverage == stated
-            for confidence in sets.confidences or ()
+            for confidence in sets.confidences
         ]
         result = f"fitted; for every class with a confidence of {min(confidences):.0%} or more"
         fit = fit.with_result(sets_part(stated), result)

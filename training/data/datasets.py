@@ -231,5 +231,6 @@ def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodS
     if not images:
         found = "".join(f"; {note}" for note in decoded.left_out.notes)
         raise DataError(f"{folder}: expected usable images, got none that can be decoded{found}")
-    notes = tuple(f"{path}: {note}" for note in decoded.left_out.notes)
-    return OodSet(folder.resolve().name, images, skipped, notes=notes)
+    name = folder.resolve().name  # without its path: notes stand in reports and cards
+    notes = tuple(f"{name}: {note}" for note in decoded.left_out.notes)
+    return OodSet(name, images, skipped, notes=notes)

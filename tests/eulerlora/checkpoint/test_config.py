@@ -25,7 +25,8 @@ def prediction_set(**changes: object) -> Fields:
     fields = {
         "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
         "precision": "float32", "thresholds": [0.5, 0.7, 1.0], "unit": "lesion",
-        "units": [20, 30, 4], "data": "x", "data_sha256": "0" * 64,
+        "units": [20, 30, 4], "confidences": [0.88, 0.96, 1.0],
+        "data": "x", "data_sha256": "0" * 64,
     }  # fmt: skip
     return fields | changes
 

@@ -53,7 +53,8 @@ def calibration(**changes: object) -> PredictionSetCalibration:
     fields = {
         "coverage": 0.9, "mode": "stoch", "samples": 4, "sampler": "balanced",
         "precision": "float32", "thresholds": (0.7, 0.4, 1.0), "unit": "lesion",
-        "units": (60, 70, 3), "data": "HAM10000, calibration part", "data_sha256": "0" * 64,
+        "units": (60, 70, 3), "confidences": (0.95, 0.95, 1.0),
+        "data": "HAM10000, calibration part", "data_sha256": "0" * 64,
     }  # fmt: skip
     return PredictionSetCalibration.model_validate(fields | changes)
 

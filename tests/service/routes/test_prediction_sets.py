@@ -21,7 +21,8 @@ def calibration(**changes: object) -> dict[str, Any]:
     fields = {
         "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
         "precision": "float32", "thresholds": THRESHOLDS, "unit": "lesion",
-        "units": (60, 70, 3, 20, 30), "data": "HAM10000, calibration part",
+        "units": (60, 70, 3, 20, 30), "confidences": (0.95, 0.95, 1.0, 0.88, 0.96),
+        "data": "HAM10000, calibration part",
         "data_sha256": "0" * 64,
     }  # fmt: skip
     return fields | changes
@@ -73,7 +74,8 @@ def test_the_details_of_the_model_list_the_calibrated_options(service) -> None:
     assert det == {
         "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
         "precision": "float32", "unit": "lesion",
-        "units": {"bkl": 60, "mel": 70, "nv": 3, "bcc": 20, "akiec": 30}, "confidences": None,
+        "units": {"bkl": 60, "mel": 70, "nv": 3, "bcc": 20, "akiec": 30},
+        "confidences": {"bkl": 0.95, "mel": 0.95, "nv": 1.0, "bcc": 0.88, "akiec": 0.96},
         "always_included": ["nv"], "data": "HAM10000, calibration part",
     }  # fmt: skip
     assert stoch == det | {"mode": "stoch", "samples": 2}

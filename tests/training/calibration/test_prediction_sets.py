@@ -69,7 +69,6 @@ def test_thresholds_are_tolerance_bounds_of_the_largest_score_of_each_lesion() -
     images = lesion_images(90, seed=0)
     probabilities = predicted(images, seed=1)
     (calibration,) = fitted(images, probabilities, CoverageSettings((0.8,)))
-    assert calibration.confidences is not None
     for confidence in calibration.confidences:  # 28 of 30: one more miss would be 0.88
         assert confidence == pytest.approx(1 - stats.binom.cdf(2, 30, 0.2))
     for label, threshold in enumerate(calibration.thresholds):
@@ -158,7 +157,8 @@ def test_a_lesion_is_covered_if_all_of_its_images_are() -> None:
     ).double()
     calibration = PredictionSetCalibration(
         coverage=0.9, mode="det", samples=1, sampler="independent", precision="float32",
-        thresholds=(0.5, 0.6, 1.0), unit="lesion", units=(9, 9, 1), data="squares",
+        thresholds=(0.5, 0.6, 1.0), unit="lesion", units=(9, 9, 1),
+        confidences=(0.6, 0.6, 1.0), data="squares",
         data_sha256="0" * 64,
     )  # fmt: skip
     result = coverage_by_class(probabilities, images, CLASSES, calibration)
