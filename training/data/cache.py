@@ -109,11 +109,19 @@ def decoded_images(path: Path) -> DecodedImages:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _wait_for(lock, path)
             return _open(state) or _build(path, state)
     except OSError as error:
         print(f"{path}: not cached, decoding for every use ({error})", file=sys.stderr)
         return _checked(path)
+
+
+def _wait_for(lock: IO[str], path: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{path}: waiting for another program that decodes it", file=sys.stderr)
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def _file_facts(path: Path) -> Iterator[object]:

@@ -1,9 +1,11 @@
 """The cache of decoded images."""
 
+import fcntl
 import os
 import shutil
 import tarfile
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,22 @@ def test_a_damaged_cache_is_rebuilt(folder: Path, cache: Path, file: str, size: 
         os.truncate(path, size)
     images, plain = decoded_images(folder), list_images(folder)
     assert all(torch.equal(images.sources[n], pixels_of(n, plain[n])) for n in plain)
+
+
+def test_it_says_that_it_waits_for_another_program(
+    folder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoded_images(folder)
+    next(cache.rglob(INDEX)).unlink()
+    with next(cache.rglob("lock")).open() as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = pool.submit(decoded_images, folder)
+        said = ""
+        while "waiting for another program" not in said:
+            assert not waiting.done()
+            said += capsys.readouterr().err
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert waiting.result().names == set(list_images(folder))
 
 
 def test_bad_images_are_cached_with_their_reasons(
