@@ -47,7 +47,7 @@ def test_every_file_has_one_row_and_only_lesions_are_routine(
     with serving(DEFAULT_CHECKPOINT) as server:
         server.wait_for("/readyz", 200)
         done = triage(folder, "--url", server.url, "--csv", file)
-    with file.open(newline="") as lines:
+    with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = {Path(row["file"]).name: row for row in csv.DictReader(lines)}
     assert set(rows) == {path.name for path in folder.iterdir()}
     assert len(rows) == LESIONS + OTHERS + len(BROKEN)
