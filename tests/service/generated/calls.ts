@@ -33,6 +33,7 @@ async function main(): Promise<void> {
   const answers = {
     predict: prediction.trajectories,
     predict_batch: entries.map((one) => ("code" in one ? one.code : one.label !== "")),
+    embed: (await api.embed({ body: { file: file() } })).data!.embedding.length,
     triage: triage.disposition !== undefined && isExact && kind === "Bundle",
     triage_batch: (await api.triageBatch({ body: { files: [file()] } })).data!.results.length,
     decide: (await api.decide({
