@@ -37,8 +37,8 @@ def overview(prediction: Predictions) -> list[Line]:
         return [
             ("unfamiliar", WARNING),
             ("unlike the training pictures:", INK),
-            ("the probabilities say", INK),
-            ("nothing about it", INK),
+            ("what its probabilities", INK),
+            ("are worth is not known", INK),
         ]
     return [
         (f"{prediction.labels[0]}, probability {prediction.msp.item():.2f}", INK),
