@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks.baselines.lora_ensemble import LoRAEnsemble
 from benchmarks.baselines.naive import naive_logits, ordinary_members, vmap_ensemble
 from benchmarks.baselines.peft import PeftVisionTransformer
-from benchmarks.service.images import synthetic_images
+from benchmarks.service.images import request_images
 from benchmarks.service.load import (
     Exchange,
     Load,
@@ -171,6 +171,11 @@ def servers_of(bentoml: Path | None) -> dict[str, StartServer]:
     help="Measure BentoML too; FOLDER of `pip install --target FOLDER bentoml`, whose packages "
     "conflict with ours.",
 )
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help=f"Send the first {IMAGES} files of this folder instead of synthetic images.",
+)
 @click.option("--methods/--no-methods", default=True, help="Measure methods.")
 @click.option("--servers/--no-servers", default=True, help="Measure servers.")
 def main(
@@ -180,6 +185,7 @@ def main(
     responses: int,
     mode: RequestMode,
     bentoml: Path | None,
+    images: Path | None,
     methods: bool,
     servers: bool,
 ) -> None:
@@ -191,7 +197,8 @@ def main(
         click.echo(methods_table(method_costs(sizes)))
     if servers:
         counts, responses = ((1, 8), 16) if small else (CLIENT_COUNTS, responses)
-        costs = server_costs(servers_of(bentoml), mode, counts, 1 if small else runs, responses)
+        runs = 1 if small else runs
+        costs = server_costs(servers_of(bentoml), mode, counts, runs, responses, images)
         click.echo(f"mode {mode}\n\n{servers_table(costs)}")
 
 
@@ -300,16 +307,19 @@ def server_costs(
     counts: Sequence[int],
     runs: int,
     responses: int,
+    images: Path | None = None,
 ) -> dict[str, ServerCost]:
     """The costs of every server, whose loads alternate.
+
+    images: folder of files to send instead of synthetic images.
 
     Raises:
         ClickException: For a server whose probabilities differ from ours.
     """
-    images = synthetic_images(IMAGES)
+    files = request_images(IMAGES, images)
     modes: Sequence[Mode] = ("det", "stoch") if mode == "mixed" else (mode,)
     requests = {
-        name: [request_of(name, image, one) for image, one in zip(images, cycle(modes))]
+        name: [request_of(name, image, one) for image, one in zip(files, cycle(modes))]
         for name in starts
     }
     loads: dict[str, dict[int, list[Load]]] = {
@@ -368,9 +378,8 @@ def request_of(server: str, image: bytes, mode: Mode) -> bytes:
         return post_form(files, parameters={"mode": mode, "samples": "auto"})
     if server.startswith(OUR_SERVER):
         return post_form(files, parameters=parameters(mode))
-    request = post_form(files, {"mode": mode})
-    is_path = server == BENTOML and mode == "det"
-    return request.replace(b"/predict", b"/predict/det", 1) if is_path else request
+    path = "/predict/det" if server == BENTOML and mode == "det" else "/predict"
+    return post_form(files, {"mode": mode}, path=path)
 
 
 def probabilities(server: Server, request: bytes) -> dict[str, float]:

@@ -58,7 +58,7 @@ Attack = Callable[[int], AbstractContextManager[None]]
 
 def attackers(plan: ServicePlan) -> Iterator[Result]:
     """Compares the median and the 99th percentile of a client, and counts its refusals."""
-    requests = [as_client(post(image), VICTIM) for image in synthetic_images(plan.image_count)]
+    requests = [as_client(post(image), VICTIM) for image in plan.images()]
     with eulerlora_server(plan.options) as server:
         victim = partial(_victim, server.port, requests, plan.victim_requests)
         victim()
@@ -135,7 +135,7 @@ def batch(images: Sequence[bytes], count: int) -> bytes:
     files = [
         ("files", (f"{index}.jpg", content, "image/jpeg")) for index, content in enumerate(contents)
     ]
-    return post_form(files).replace(b"POST /predict", b"POST /predict/batch", 1)
+    return post_form(files, path="/predict/batch")
 
 
 def photographs() -> list[bytes]:

@@ -1,12 +1,21 @@
-"""Synthetic JPEG files for requests."""
+"""Image files for requests: synthetic ones, or those of a folder."""
 
 from io import BytesIO
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 SIZE = (600, 450)  # width and height of the images of HAM10000
 QUALITY = 90
+
+
+def request_images(count: int, folder: Path | None = None) -> list[bytes]:
+    """The first `count` files of a folder by name, or as many synthetic images."""
+    if folder is None:
+        return synthetic_images(count)
+    return [path.read_bytes() for path in islice(sorted(folder.iterdir()), count)]
 
 
 def synthetic_images(count: int, seed: int = 0, size: tuple[int, int] = SIZE) -> list[bytes]:

@@ -46,12 +46,13 @@ def post(
     media_type: str = "image/jpeg",
     parameters: Mapping[str, object] = NO_PARAMETERS,
     length: int | None = None,
+    path: str = "/predict",
 ) -> bytes:
-    """A POST of /predict. length: declared length; None declares the content's."""
+    """A POST request. length: declared length; None declares the content's."""
     query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
     content_length = len(content) if length is None else length
     headers = (f"Content-Type: {media_type}", f"Content-Length: {content_length}")
-    return _head("POST", f"/predict{query}", *headers) + content
+    return _head("POST", f"{path}{query}", *headers) + content
 
 
 def as_client(request: bytes, address: str) -> bytes:
@@ -63,8 +64,10 @@ def post_form(
     files: Sequence[FormFile],
     fields: Mapping[str, str] | None = None,
     parameters: Mapping[str, object] = NO_PARAMETERS,
+    path: str = "/predict",
 ) -> bytes:
-    return post(form(files, fields), f"multipart/form-data; boundary={BOUNDARY}", parameters)
+    media_type = f"multipart/form-data; boundary={BOUNDARY}"
+    return post(form(files, fields), media_type, parameters, path=path)
 
 
 def form(files: Sequence[FormFile], fields: Mapping[str, str] | None = None) -> bytes:

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
 
 from benchmarks.results import Result, at_least, at_most
-from benchmarks.service.images import synthetic_images
 from benchmarks.service.load import (
     ClientSession,
     Exchange,
@@ -37,7 +36,7 @@ PAUSE_S = 0.01
 
 
 def overload(plan: ServicePlan) -> Iterator[Result]:
-    images = synthetic_images(plan.image_count)
+    images = plan.images()
     requests = [post(image, parameters=parameters(mode)) for image in images for mode in MODES]
     with eulerlora_server(plan.options) as server:
         capacity = closed_loop(server.port, requests, plan.clients, plan.capacity_responses).rate

@@ -1,5 +1,8 @@
 """Sizes and durations of the service benchmarks."""
 
+from pathlib import Path
+
+from benchmarks.service.images import request_images
 from eulerlora_contract.sampling import Mode
 from eulerlora_contract.settings import PositiveInt, Settings
 
@@ -7,21 +10,24 @@ from eulerlora_contract.settings import PositiveInt, Settings
 class ServicePlan(Settings):
     """A run of `benchmarks.service`; the defaults are those of the published results.
 
-    options: of `eulerlora serve`. image_count: number of different images. batch_rows: rows per
-    pass of the engine without a service. clients, responses, runs: of throughput; responses of a
-    run by mode. single_requests: number of requests one after another. deadline_s: maximum time to
-    a response; refusal_s: maximum time to a refusal. overload_s: duration of a load of `overload`
-    times the capacity, measured over `capacity_responses`; ready_within_s: time to recover from it.
+    options: of `eulerlora serve`. image_count: number of different images, the first of
+    `image_folder` if it is stated. batch_rows: rows per pass of the engine without a service.
+    clients, responses, runs: of throughput; responses of a run by mode. triage_clients: of triage.
+    single_requests: number of requests one after another. deadline_s: maximum time to a response;
+    refusal_s: maximum time to a refusal. overload_s: duration of a load of `overload` times the
+    capacity, measured over `capacity_responses`; ready_within_s: time to recover from it.
     victim_requests: of a client, with and without an attacker, in `attack_runs` alternating runs.
     """
 
     options: tuple[str, ...] = ()
     image_count: PositiveInt = 64
+    image_folder: Path | None = None
     batch_rows: PositiveInt = 128
     clients: PositiveInt = 16
     responses: dict[Mode, PositiveInt] = {"det": 960, "stoch": 240}
     runs: PositiveInt = 5
-    single_requests: PositiveInt = 200
+    triage_clients: PositiveInt = 8
+    single_requests: PositiveInt = 100
     capacity_responses: PositiveInt = 600
     overload: float = 3.0
     overload_s: float = 60.0
@@ -30,6 +36,9 @@ class ServicePlan(Settings):
     ready_within_s: float = 1.0
     victim_requests: PositiveInt = 100
     attack_runs: PositiveInt = 5
+
+    def images(self) -> list[bytes]:
+        return request_images(self.image_count, self.image_folder)
 
 
 FULL_SERVICE = ServicePlan()

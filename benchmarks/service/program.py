@@ -1,6 +1,7 @@
 """All measurements of the service, one after another, on an otherwise idle machine."""
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import click
 
@@ -8,11 +9,12 @@ from benchmarks.results import Result, report
 from benchmarks.service.fairness import attackers
 from benchmarks.service.overload import overload
 from benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE, ServicePlan
-from benchmarks.service.throughput import single_request, throughput
+from benchmarks.service.throughput import lone_request, throughput, triage
 
 MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
     "throughput": throughput,
-    "lone-request": single_request,
+    "triage": triage,
+    "lone-request": lone_request,
     "overload": overload,
     "attackers": attackers,
 }
@@ -23,8 +25,14 @@ MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
 @click.option(
     "--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Run only these."
 )
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Send the first files of this folder instead of synthetic images.",
+)
 @click.argument("options", nargs=-1, metavar="[-- OPTIONS OF eulerlora serve]")
-def main(small: bool, only: tuple[str, ...], options: tuple[str, ...]) -> None:
+def main(small: bool, only: tuple[str, ...], images: Path | None, options: tuple[str, ...]) -> None:
     """Measure the service on this machine and print a table."""
-    plan = (SMALL_SERVICE if small else FULL_SERVICE).model_copy(update={"options": options})
+    sizes = SMALL_SERVICE if small else FULL_SERVICE
+    plan = sizes.model_copy(update={"options": options, "image_folder": images})
     report(result for name in only or MEASUREMENTS for result in MEASUREMENTS[name](plan))

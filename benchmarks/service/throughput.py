@@ -1,9 +1,11 @@
 """Answers per second over HTTP at saturation, and the time that the service adds to one request."""
 
+import asyncio
 import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from itertools import cycle, islice
 from multiprocessing import get_context
 from statistics import median
@@ -12,24 +14,28 @@ from typing import Literal
 import torch
 
 from benchmarks.results import Result, Side, at_least, at_most, comparison
-from benchmarks.service.images import synthetic_images
 from benchmarks.service.load import (
+    SAMPLES,
+    ClientSession,
     Exchange,
     Load,
     closed_loop,
     parameters,
+    percentile,
     post,
+    post_form,
     short_gc_pauses,
 )
 from benchmarks.service.plan import ServicePlan
 from benchmarks.service.references import decode, default_model, predict
-from benchmarks.service.server import eulerlora_server
+from benchmarks.service.server import Server, eulerlora_server, free_port, server_process
 from eulerlora_contract.sampling import Mode
 from service.inference.engine import InferenceItem
 
 Source = Literal["decoded", "files"]
 
 MIN_RATIO = at_least(0.90)
+MIN_AUTO = at_least(1.9)
 MAX_ADDED = at_most(0.002)
 MODES: tuple[Mode, ...] = ("det", "stoch")
 WARMUP_REQUESTS = 20
@@ -41,7 +47,7 @@ REFERENCES: dict[Source, str] = {
 
 def throughput(plan: ServicePlan) -> Iterator[Result]:
     """Compares both modes with the engine, with and without decoding."""
-    images = synthetic_images(plan.image_count)
+    images = plan.images()
     with (
         short_gc_pauses(),
         eulerlora_server(plan.options) as server,
@@ -90,7 +96,7 @@ def engine_seconds(
 
 def device_rate(plan: ServicePlan, device: torch.device) -> Iterator[Result]:
     """Measures both modes with the embedded checkpoint in bfloat16, decoding included."""
-    images = synthetic_images(plan.image_count)
+    images = plan.images()
     options = ("--device", str(device), "--precision", "bfloat16", *plan.options)
     with short_gc_pauses(), eulerlora_server(options) as server:
         for mode in MODES:
@@ -106,20 +112,82 @@ def device_rate(plan: ServicePlan, device: torch.device) -> Iterator[Result]:
             yield Result(name, ours, median(rates), rates, "answers/s")
 
 
-def single_request(plan: ServicePlan) -> Iterator[Result]:
-    """Measures what the service adds to sequential requests on one connection."""
-    requests = [post(image) for image in synthetic_images(plan.image_count)]
-    with short_gc_pauses(), eulerlora_server(plan.options) as server:
-        count = WARMUP_REQUESTS + plan.single_requests
-        load = closed_loop(server.port, requests, clients=1, responses=count)
-    added = [added_seconds(exchange) for exchange in load.successful[WARMUP_REQUESTS:]]
-    yield Result(
-        name="time added to a lone request, mode det",
-        ours="median of: time at the client, less decode and model of Server-Timing",
-        value=median(added),
-        measured=added,
-        target=MAX_ADDED,
+def triage(plan: ServicePlan) -> Iterator[Result]:
+    """Compares `/triage?samples=auto` with `samples=4`, in the precision that the service chooses.
+
+    How many samples `auto` needs depends on the images: state lesions for a figure about lesions.
+    """
+    images = plan.images()
+    loads: dict[object, list[Load]] = {"auto": [], SAMPLES: []}
+    options = ("--precision", "auto", *plan.options)
+    requests = {
+        samples: [post(image, parameters={"samples": samples}, path="/triage") for image in images]
+        for samples in loads
+    }
+    with short_gc_pauses(), eulerlora_server(options) as server:
+        for run in range(-1, plan.runs):  # the first warms up
+            for samples, measured in loads.items():
+                work = (requests[samples], plan.triage_clients, plan.responses["stoch"])
+                load = closed_loop(server.port, *work)
+                if run >= 0:
+                    measured.append(load)
+    auto, four = (
+        Side(
+            f"samples={samples}, {plan.triage_clients} clients; p50 and p99 "
+            + " and ".join(f"{1000 * _median_percentile(measured, at):.0f} ms" for at in (50, 99)),
+            [load.rate for load in measured],
+        )
+        for samples, measured in loads.items()
     )
+    name = "triage, as the service starts: samples=auto / samples=4"
+    yield comparison(name, auto, four, MIN_AUTO, "answers/s")
+
+
+def _median_percentile(loads: Sequence[Load], percent: float) -> float:
+    return median(percentile(load.successful, percent) for load in loads)
+
+
+def lone_request(plan: ServicePlan) -> Iterator[Result]:
+    """Measures sequential requests on one connection, and the same to the plain FastAPI route."""
+    images = plan.images()
+    with short_gc_pauses(), eulerlora_server(plan.options) as ours, plain_server() as plain:
+        for mode in MODES:
+            exchanges = asyncio.run(alternating(ours.port, plain.port, images, mode, plan))
+            times = [[exchange.seconds for exchange in one] for one in exchanges]
+            yield comparison(
+                f"a lone request, mode {mode} / the plain FastAPI route",
+                Side("one request after another", times[0]),
+                Side("the same to the plain route", times[1]),
+            )
+            added = [added_seconds(exchange) for exchange in exchanges[0]]
+            yield Result(
+                name=f"time added to a lone request, mode {mode}",
+                ours="median of: time at the client, less decode and model of Server-Timing",
+                value=median(added),
+                measured=added,
+                target=MAX_ADDED,
+            )
+
+
+async def alternating(
+    port: int, plain_port: int, images: Sequence[bytes], mode: Mode, plan: ServicePlan
+) -> tuple[list[Exchange], list[Exchange]]:
+    """The exchanges with the service and with the plain route, without those that warm up."""
+    service, plain = ClientSession(port), ClientSession(plain_port)
+    exchanges: tuple[list[Exchange], list[Exchange]] = [], []
+    for image in islice(cycle(images), WARMUP_REQUESTS + plan.single_requests):
+        files = [("file", ("a.jpg", image, "image/jpeg"))]
+        exchanges[0].append(await service.send(post_form(files, parameters=parameters(mode))))
+        exchanges[1].append(await plain.send(post_form(files, {"mode": mode})))
+    service.close()
+    plain.close()
+    return exchanges[0][WARMUP_REQUESTS:], exchanges[1][WARMUP_REQUESTS:]
+
+
+def plain_server() -> AbstractContextManager[Server]:
+    """Runs `benchmarks.service.references` while the block runs."""
+    port = free_port()
+    return server_process(["-m", "benchmarks.service.references", str(port)], port, "/readyz")
 
 
 def added_seconds(exchange: Exchange) -> float:
