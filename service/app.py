@@ -108,7 +108,7 @@ def create_app(
         models,
         settings,
         lifecycle.decoder,
-        DecodingSlots(settings.decoding.workers, quota),
+        DecodingSlots(settings.decoding.workers, settings.decoding.background_workers, quota),
         queue,
         shift,
         lifecycle.audit,

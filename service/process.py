@@ -58,6 +58,10 @@ _COMPILED_PASS_S = 1800.0
 """Minimum limit on the time of a pass of a compiled network, whose first pass compiles it for all
 row counts.
 """
+_SWITCH_INTERVAL_S = 0.0005
+"""After which a thread asks another for the interpreter's lock. A pass needs it again after every
+operation: at Python's 5 ms, an event loop that reads uploads makes passes several times as long.
+"""
 _NON_COMMERCIAL = re.compile(r"cc-by-nc[a-z0-9.-]*")
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -114,6 +118,7 @@ def run(options: ServeOptions) -> NoReturn:
     settings = effective_settings(options.drain_s, options.compiled)
     chosen_format = log_format(options.log_format, sys.stderr)
     logging.config.dictConfig(log_config(chosen_format))
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # A collector reads records only.
     announce = logger.info if chosen_format == "json" else partial(click.echo, err=True)
     with ExitStack() as resources:

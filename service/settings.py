@@ -96,7 +96,9 @@ class DecodingSettings(Settings):
     """Limits on image decoding."""
 
     workers: Annotated[int, Field(ge=1, le=64)] = 2
-    """Decoder processes, and so images decoded in parallel."""
+    """Decoder processes, and so images decoded in parallel. As many less one, at least one, decode
+    in the background besides.
+    """
     timeout_s: Seconds = 10
     """For one image; then the decoder is killed and the answer is 503."""
     cpu_s: Seconds = 2
@@ -107,6 +109,11 @@ class DecodingSettings(Settings):
     """Memory of a decoder above its idle use."""
     client_s_per_minute: Seconds = 60
     """CPU time for the images of one client; then 429."""
+
+    @property
+    def background_workers(self) -> int:
+        """Further decoder processes, which run when no other process needs the processor."""
+        return max(1, self.workers - 1)
 
     def cpu_budget_s(self, file_bytes: int) -> float:
         return self.cpu_s + self.cpu_s_per_megabyte * file_bytes / 1e6

@@ -67,7 +67,9 @@ class ForkServer:
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         pass_fds=[remote.fileno()],
-                        start_new_session=True,  # signals of a terminal do not reach it
+                        # A terminal's signals do not reach it; but it is in the same session: the
+                        # kernel may divide the processors by session, whatever the priorities.
+                        process_group=0,
                     )
             return self._control
 

@@ -15,10 +15,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum, auto
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,18 +89,28 @@ class DecodingProcess:
     system cannot start a process. It and `end` may block. `run` is for use in one event loop.
 
     Attributes:
+        in_background: It runs when no other process needs the processor.
         sandbox: What restricts the process.
         exit_code: The negative number of the signal that ended the process; None before `end`.
     """
 
     def __init__(
-        self, limits: ImageSettings, settings: DecodingSettings, forks: ForkServer
+        self,
+        limits: ImageSettings,
+        settings: DecodingSettings,
+        forks: ForkServer,
+        in_background: bool = False,
     ) -> None:
+        self.in_background = in_background
         self._settings = settings
         self._buffer = bytearray(_RECEIVE_BYTES)  # reused, which saves page faults
         self._ending = threading.Lock()
         self.exit_code: int | None = None
-        request = {"images": limits.model_dump(), "decoding": settings.model_dump()}
+        request = {
+            "images": limits.model_dump(),
+            "decoding": settings.model_dump(),
+            "in_background": in_background,
+        }
         fork = forks.fork(json.dumps(request).encode())
         self.pid, self._socket, self._exit_status = fork.pid, fork.connection, fork.exit_status
         self._socket.settimeout(START_TIMEOUT_S)
@@ -225,8 +236,8 @@ def _test_image(limits: ImageSettings) -> bytes:
 class DecoderPool:
     """A fixed number of decoder processes (the workers), used from one event loop.
 
-    An image waits for an idle worker. A worker that was lost or stopped is replaced. While no other
-    image is decoded, a test image is.
+    An image waits for an idle worker. A worker that was lost or stopped is replaced. Further
+    workers decode in the background. While no other image is decoded, a test image is.
 
     Args:
         require_sandbox: Start no decoder that the kernel restricts only in part.
@@ -249,7 +260,10 @@ class DecoderPool:
         self._running = False
         self._start: asyncio.Task[None] | None = None
         self._workers: set[DecodingProcess] = set()
-        self._idle: asyncio.Queue[DecodingProcess] = asyncio.Queue()
+        self._idle: Mapping[bool, asyncio.Queue[DecodingProcess]] = {
+            False: asyncio.Queue(),
+            True: asyncio.Queue(),  # in the background
+        }
         self._threads = ThreadPoolExecutor(settings.workers, "decoder")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._decoded = 0
@@ -269,7 +283,9 @@ class DecoderPool:
 
     async def _start_workers(self) -> None:
         self._running = True
-        await asyncio.gather(*(self._add_worker() for _ in range(self._settings.workers)))
+        settings = self._settings
+        kinds = [False] * settings.workers + [True] * settings.background_workers
+        await asyncio.gather(*(self._add_worker(in_background) for in_background in kinds))
         level = logging.WARNING if self.sandbox.missing else logging.INFO
         logger.log(level, "decoders: %s", self.sandbox)
         self._in_background(self._replace_stopped_forever())
@@ -299,7 +315,10 @@ class DecoderPool:
         )
 
     async def decode(
-        self, job: DecodeJob, on_cpu_s: Callable[[float], None] = lambda _: None
+        self,
+        job: DecodeJob,
+        on_cpu_s: Callable[[float], None] = lambda _: None,
+        in_background: bool = False,
     ) -> DecodedInput:
         """Decodes an image.
 
@@ -310,6 +329,7 @@ class DecoderPool:
             job: Decoded by the next free worker process.
             on_cpu_s: Called with the CPU seconds of every attempt, also if it fails or the caller
                 has left.
+            in_background: Decode when no other process needs the processor.
 
         Raises:
             UnusableImage: For an image that exceeds the limits on CPU time or memory or that
@@ -318,15 +338,18 @@ class DecoderPool:
         """
         if not (self._running and self._passed_test):
             raise NotReady("the image decoder does not work", RETRY_AFTER_S)
-        return await self._decode(job, on_cpu_s)
+        return await self._decode(job, on_cpu_s, in_background)
 
     async def _decode(
-        self, job: DecodeJob, on_cpu_s: Callable[[float], None] = lambda _: None
+        self,
+        job: DecodeJob,
+        on_cpu_s: Callable[[float], None] = lambda _: None,
+        in_background: bool = False,
     ) -> DecodedInput:
         attempts = 0
         while True:
             attempts += 1
-            while (worker := await self._idle.get()).has_ended:
+            while (worker := await self._idle[in_background].get()).has_ended:
                 self._replace(worker)
             outcome = await asyncio.shield(self._in_background(self._run(worker, job, on_cpu_s)))
             if isinstance(outcome, DecodedInput):
@@ -347,7 +370,7 @@ class DecoderPool:
 
     def _return(self, worker: DecodingProcess, is_usable: bool) -> None:
         if is_usable:
-            self._idle.put_nowait(worker)
+            self._idle[worker.in_background].put_nowait(worker)
         else:
             self._replace(worker)
 
@@ -362,16 +385,17 @@ class DecoderPool:
         logger.warning("replacing decoder process %s: exit code %s", lost.pid, lost.exit_code)
         while True:
             try:
-                return await self._add_worker()
+                return await self._add_worker(lost.in_background)
             except (RuntimeError, OSError) as error:
                 logger.error("cannot start a decoder process: %s", error)
                 await asyncio.sleep(RESTART_DELAY_S)
 
-    async def _add_worker(self) -> None:
-        self._idle.put_nowait(await self._in_thread(self._started_worker))
+    async def _add_worker(self, in_background: bool) -> None:
+        worker = await self._in_thread(partial(self._started_worker, in_background))
+        self._idle[in_background].put_nowait(worker)
 
-    def _started_worker(self) -> DecodingProcess:
-        worker = DecodingProcess(self._limits, self._settings, self._forks)
+    def _started_worker(self, in_background: bool) -> DecodingProcess:
+        worker = DecodingProcess(self._limits, self._settings, self._forks, in_background)
         if self._require_sandbox and worker.sandbox.missing:
             worker.end()
             raise SettingsError(f"--require-sandbox: decoders: {worker.sandbox}")
@@ -385,9 +409,10 @@ class DecoderPool:
             for worker in tuple(self._workers):
                 if not worker.is_usable:
                     worker.kill()  # its `run` then returns, and it is replaced
-            for _ in range(self._idle.qsize()):
-                worker = self._idle.get_nowait()
-                self._return(worker, worker.is_usable)
+            for idle in self._idle.values():
+                for _ in range(idle.qsize()):
+                    worker = idle.get_nowait()
+                    self._return(worker, worker.is_usable)
 
     async def _test_forever(self) -> None:
         """Decodes the test image after each interval in which no image was decoded."""

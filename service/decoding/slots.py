@@ -15,38 +15,51 @@ SHORT_S = 0.05
 Result = TypeVar("Result")
 Charge = Callable[[float], None]
 """Reports the CPU seconds of an attempt to decode an image."""
+Decode = Callable[[Charge, bool], Coroutine[Any, Any, Result]]
+"""Decodes an image, in the background or not."""
 
 
 @dataclass(eq=False)
 class _Job:
-    """An image. `cost`: estimated CPU seconds. `granted`: done when a decoder is free for it."""
+    """An image.
+
+    Attributes:
+        cost: Estimated CPU seconds.
+        granted: Done when a decoder is free for it: true for one in the background.
+    """
 
     client: str
     cost: float
     queued_at: float
-    granted: "asyncio.Future[None]" = field(default_factory=asyncio.Future)
+    granted: "asyncio.Future[bool]" = field(default_factory=asyncio.Future)
 
 
 class DecodingSlots:
     """Grants the decoders to images in fair order; for use in one event loop.
 
     Args:
-        slots: The number of decoders. With several, the last free one takes only short images, and
-            none of a client that uses all others while other clients are active. So a short image
-            of another client does not wait for long ones.
+        slots: The number of decoders. With several, the last free one takes only short images.
+        background_slots: The number of decoders that run when the forward passes leave them time.
+            While other clients are active, they decode long images, and those of a client that uses
+            all other decoders but one. So these neither keep a short image of another client
+            waiting nor slow its forward pass down.
         quota: Of CPU seconds; a decode is charged when it ends, whatever its result.
         now: A clock in seconds.
     """
 
     def __init__(
-        self, slots: int, quota: ClientQuota, now: Callable[[], float] = time.monotonic
+        self,
+        slots: int,
+        background_slots: int,
+        quota: ClientQuota,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._slots = slots
+        self._slots = {False: slots, True: background_slots}
         self._quota = quota
         self._now = now
         self._queue: FairQueue[_Job] = FairQueue()
         self._seconds = SharedCapacity(float("inf"))  # of waiting and running images
-        self._running: set[_Job] = set()
+        self._running: dict[bool, set[_Job]] = {False: set(), True: set()}
         self._recent = RecentClients(now)
 
     def wait_s(self, client: str, estimated_s: float) -> float:
@@ -57,13 +70,13 @@ class DecodingSlots:
         """
         if not self._seconds.total:
             return 0.0
-        return self._seconds.finish_work(client, estimated_s) / self._slots
+        return self._seconds.finish_work(client, estimated_s) / self._slots[False]
 
     async def run(
         self,
         client: str,
         estimated_s: float,
-        decode: Callable[[Charge], Coroutine[Any, Any, Result]],
+        decode: Decode[Result],
     ) -> Result:
         """Runs `decode` for an image, once a decoder is granted.
 
@@ -72,7 +85,7 @@ class DecodingSlots:
         Args:
             client: Whose share of the decoders and quota is used.
             estimated_s: The expected CPU seconds.
-            decode: Gets the `Charge` of the image.
+            decode: Gets the `Charge` of the image, and whether it is decoded in the background.
 
         Raises:
             QuotaExceeded: If the client has used up its quota by then.
@@ -91,9 +104,9 @@ class DecodingSlots:
 
         try:
             self._grant()
-            await job.granted
+            in_background = await job.granted
             self._quota.check(client)
-            decoding = asyncio.ensure_future(decode(charge))
+            decoding = asyncio.ensure_future(decode(charge, in_background))
         except BaseException:
             self._release(job)
             raise
@@ -107,21 +120,28 @@ class DecodingSlots:
 
     def _release(self, job: _Job) -> None:
         self._queue.remove(job)
-        self._running.discard(job)
+        for running in self._running.values():
+            running.discard(job)
         self._seconds.add(job.client, -job.cost)
         self._grant()
 
     def _grant(self) -> None:
-        while len(self._running) < self._slots:
-            running = [{job.client} for job in self._running]
-            is_last = len(running) == self._slots - 1 > 0
-            job = self._queue.first(
-                partial(self._recent.may_start, workers=self._slots, running=running),
-                lambda job: not is_last or job.cost <= SHORT_S,  # noqa: B023 - called at once
-            )
-            if job is None:
-                return
+        while (job := self._queue.first(is_allowed=self._is_allowed)) is not None:
             self._queue.take(job)
             if not job.granted.done():  # otherwise its caller was cancelled
-                self._running.add(job)
-                job.granted.set_result(None)
+                in_background = self._yields(job)
+                self._running[in_background].add(job)
+                job.granted.set_result(in_background)
+
+    def _is_allowed(self, job: _Job) -> bool:
+        in_background = self._yields(job)
+        free = self._slots[in_background] - len(self._running[in_background])
+        is_last = free == 1 < self._slots[False] and not in_background
+        return free > 0 and (job.cost <= SHORT_S or not is_last)
+
+    def _yields(self, job: _Job) -> bool:
+        """Whether an image is decoded in the background."""
+        running = [{other.client} for other in self._running[False]]
+        if job.cost > SHORT_S and self._recent.has_other(job.client):
+            return True
+        return not self._recent.may_start(job.client, self._slots[False], running)

@@ -73,7 +73,10 @@ class FakeDecoder:
         self.cpu_s = 0.001
 
     async def decode(
-        self, job: DecodeJob, on_cpu_s: Callable[[float], None] = lambda _: None
+        self,
+        job: DecodeJob,
+        on_cpu_s: Callable[[float], None] = lambda _: None,
+        in_background: bool = False,
     ) -> DecodedInput:
         self.entered.set()
         await self.gate.wait()
@@ -147,7 +150,7 @@ class PipelineHarness:
             self.models,
             chosen,
             self.decoder,
-            DecodingSlots(2, ClientQuota(chosen.decoding.client_s_per_minute, "s")),
+            DecodingSlots(2, 1, ClientQuota(chosen.decoding.client_s_per_minute, "s")),
             self.queue,
             self.shift,
             audit,

@@ -46,7 +46,7 @@ def one_loop() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[DecoderPool]:
-    """Two workers."""
+    """Two workers, and one in the background."""
     decoder = DecoderPool(LIMITS, DecodingSettings(workers=2, timeout_s=TIMEOUT_S))
     RUNNER.run(decoder.start())
     yield decoder
@@ -55,7 +55,7 @@ def decoder() -> Iterator[DecoderPool]:
 
 @pytest.fixture(scope="module")
 def faulty() -> Iterator[DecoderPool]:
-    """Two workers with a time limit of a few seconds; the digest of a job selects a fault."""
+    """The same with a time limit of a few seconds; the digest of a job selects a fault."""
     decoder = DecoderPool(LIMITS, FAULTY_SETTINGS, forks=UNRESTRICTED)
     RUNNER.run(decoder.start())
     yield decoder
@@ -77,17 +77,21 @@ def pids(decoder: DecoderPool) -> set[int]:
     return {process.pid for process in decoder._workers if process.pid is not None}
 
 
+def threads(process: DecodingProcess) -> list[Any]:
+    return psutil.Process(process.pid).threads()
+
+
 def idle(decoder: DecoderPool) -> int:
     """The number of workers that wait for an image."""
-    return sum(process.is_usable for process in decoder._idle._queue)
+    return sum(process.is_usable for queue in decoder._idle.values() for process in queue._queue)
 
 
 def idle_pids(decoder: DecoderPool) -> set[int]:
-    """Waits until both workers are idle, and returns their pids."""
+    """Waits until all workers are idle, and returns their pids."""
 
     async def story() -> None:
         async with asyncio.timeout(TIMEOUT_S):
-            while idle(decoder) < 2:
+            while idle(decoder) < 3:
                 await asyncio.sleep(0.01)
 
     RUNNER.run(story())
@@ -114,6 +118,28 @@ def test_a_worker_gives_the_same_result_as_this_process(decoder, png) -> None:
     assert decoded.warnings == ()
     assert decoded.decode_s > 0
     assert decode_with(decoder, png, "another").content_seed != decoded.content_seed
+
+
+def test_a_decoder_in_the_background_leaves_the_processor_to_all_others(decoder, png) -> None:
+    idle_pids(decoder)
+    kinds = {
+        process.in_background: {os.sched_getscheduler(thread.id) for thread in threads(process)}
+        for process in decoder._workers
+    }
+    assert kinds == {False: {os.SCHED_OTHER}, True: {os.SCHED_IDLE}}
+    # The kernel may give every session an equal part of the processors.
+    assert {os.getsid(pid) for pid in pids(decoder)} == {os.getsid(0)}
+    decoded = decode_with(decoder, png, in_background=True)
+    assert np.array_equal(decoded.pixels, decode_with(decoder, png).pixels)
+
+
+def test_a_lost_decoder_in_the_background_is_replaced_by_one(faulty, png) -> None:
+    before = idle_pids(faulty)
+    with pytest.raises(NotReady, match="did not answer in time"):
+        decode_with(faulty, png, "hang", in_background=True)
+    assert decode_with(faulty, png, in_background=True).pixels.any()
+    wait_for_replacements(faulty, before)
+    assert sum(process.in_background for process in faulty._workers) == 1
 
 
 def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
@@ -182,7 +208,7 @@ def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
 
     async def leave() -> None:
         task = asyncio.ensure_future(submit(faulty, png, "spin", on_cpu_s=used.append))
-        while idle(faulty) == 2:
+        while idle(faulty) == 3:
             await asyncio.sleep(0)
         task.cancel()
         async with asyncio.timeout(TIMEOUT_S):
@@ -213,7 +239,7 @@ def test_a_decoder_whose_workers_are_stopped_or_dead_does_not_work_until_they_ar
         os.kill(pid, number)
     assert wait_for_state(before, {"T", "Z", "gone"})
     assert not decoder.is_working
-    wait_for_replacements(decoder, before, count=2)
+    wait_for_replacements(decoder, before, count=len(before))
     assert decoder.is_working
 
 
@@ -282,11 +308,12 @@ def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
     with pytest.raises(NotReady):
         decode_with(decoder, png)
     RUNNER.run(start_twice(decoder))
-    (pid,) = pids(decoder)
+    started = pids(decoder)
+    assert len(started) == 2  # one in the background
     assert decoder.is_working
     decoder.close()
     assert not decoder.is_working
-    assert not psutil.pid_exists(pid)
+    assert not any(map(psutil.pid_exists, started))
     with pytest.raises(NotReady):
         decode_with(decoder, png)
 
@@ -413,7 +440,7 @@ def test_a_killed_idle_worker_fails_no_request(decoder, png) -> None:
     psutil.wait_procs(processes, timeout=TIMEOUT_S)
     assert decode_with(decoder, png).warnings == ()
     assert decode_with(decoder, png).warnings == ()
-    wait_for_replacements(decoder, {process.pid for process in processes}, count=2)
+    wait_for_replacements(decoder, {process.pid for process in processes}, count=3)
 
 
 def test_an_image_larger_than_a_socket_buffer_is_decoded(decoder) -> None:
@@ -430,12 +457,12 @@ def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:
 
     async def leave() -> None:
         left = [asyncio.ensure_future(submit(faulty, png, "slow")) for _ in range(2)]
-        while idle(faulty):
+        while idle(faulty) > 1:
             await asyncio.sleep(0)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        assert idle(faulty) == 0
+        assert idle(faulty) == 1
         assert (await submit(faulty, png)).warnings == ()
 
     RUNNER.run(leave())
@@ -446,7 +473,7 @@ def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
     monkeypatch.setattr(pool, "RESTART_DELAY_S", 0.01)
     decoder = DecoderPool(LIMITS, DecodingSettings(workers=1))
     RUNNER.run(decoder.start())
-    process = psutil.Process(pids(decoder).pop())
+    process = psutil.Process(decoder._idle[False]._queue[0].pid)
     faults = iter([RuntimeError("a decoder process did not start"), OSError("no memory")])
 
     def failing(*arguments: Any) -> DecodingProcess:
