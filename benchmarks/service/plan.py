@@ -34,7 +34,7 @@ class ServicePlan(Settings):
     deadline_s: float = 10.0
     refusal_s: float = 0.1
     ready_within_s: float = 1.0
-    victim_requests: PositiveInt = 100
+    victim_requests: PositiveInt = 60
     attack_runs: PositiveInt = 5
 
     def images(self) -> list[bytes]:
