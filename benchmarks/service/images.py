@@ -1,7 +1,6 @@
 """Image files for requests: synthetic ones, or those of a folder."""
 
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,17 @@ QUALITY = 90
 
 
 def request_images(count: int, folder: Path | None = None) -> list[bytes]:
-    """The first `count` files of a folder by name, or as many synthetic images."""
+    """The first `count` files of a folder by name, or as many synthetic images.
+
+    Raises:
+        FileNotFoundError: For an empty folder.
+    """
     if folder is None:
         return synthetic_images(count)
-    return [path.read_bytes() for path in islice(sorted(folder.iterdir()), count)]
+    paths = sorted(folder.iterdir())[:count]
+    if not paths:
+        raise FileNotFoundError(f"{folder}: expected image files, got none")
+    return [path.read_bytes() for path in paths]
 
 
 def synthetic_images(count: int, seed: int = 0, size: tuple[int, int] = SIZE) -> list[bytes]:
