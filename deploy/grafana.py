@@ -18,13 +18,17 @@ _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel; `lines` are queries by legend, `kind` is a type of Grafana's panels."""
+    """A panel; `lines` are queries by legend, `kind` is a type of Grafana's panels.
+
+    text_mode: what a `stat` shows of each series.
+    """
 
     title: str
     lines: Mapping[str, str]
     unit: str = "short"
     kind: str = "timeseries"
     description: str = ""
+    text_mode: str = "value_and_name"
 
 
 def rate(metric: str, labels: str, window: str = "$__rate_interval") -> str:
@@ -44,6 +48,15 @@ def quantiles(metric: str, *labels: str, where: str = "") -> Mapping[str, str]:
     }
 
 
+def mean(metric: str, label: str) -> Mapping[str, str]:
+    """The mean of a histogram by a label."""
+    total, count = (
+        f"sum by ({label}) (rate(eulerlora_{metric}_{part}{{{INSTANCES}}}[$__rate_interval]))"
+        for part in ("sum", "count")
+    )
+    return {f"{{{{{label}}}}}": f"{total} / {count}"}
+
+
 def share(part: str, whole: str) -> str:
     """Flagged images / images with a threshold, by model and mode, over an hour."""
     return " / ".join(rate(name, "model, mode", "1h") for name in (part, whole))
@@ -57,8 +70,12 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Models",
-            {"{{model}} {{revision}} {{precision}}": f"eulerlora_model_info{{{INSTANCES}}}"},
-            kind="stat", description="Model, revision and precision of every instance.",
+            {"{{model}} {{revision}} {{precision}}": (
+                f'label_replace(eulerlora_model_info{{{INSTANCES}}}, "revision", "$1", '
+                '"revision", "(sha256:.{12}).*")'
+            )},
+            kind="stat", text_mode="name",
+            description="Model, revision and precision of every instance.",
         ),
         Panel(
             "Memory", {"{{instance}}": f"process_resident_memory_bytes{{{INSTANCES}}}"}, "bytes",
@@ -123,7 +140,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel("Entropy of predictions", quantiles("entropy_nats", "model", "mode")),
         Panel("Mutual information", quantiles("mutual_information_nats", "model", "mode")),
-        Panel("Samples of samples=auto", quantiles("auto_samples", "model")),
+        Panel("Samples of samples=auto, mean", mean("auto_samples", "model")),
     ),
     "Shadow": (
         Panel(
@@ -201,8 +218,9 @@ def _panel(panel: Panel) -> dict[str, Any]:
     if panel.description:
         model["description"] = panel.description
     if panel.kind == "stat":
+        model["fieldConfig"]["defaults"]["decimals"] = 0  # a counted increase is extrapolated
         model["options"] = {
-            "textMode": "value_and_name",
+            "textMode": panel.text_mode,
             "reduceOptions": {"calcs": ["lastNotNull"]},
         }
     return model

@@ -31,8 +31,9 @@ def labels_of() -> dict[str, set[str]]:
     labels: dict[str, set[str]] = {}
     for line in table.read_text().splitlines():
         if row := re.match(r"\| `(\w+)` \| (\w+) \| ([^|]*) \|", line):
-            name = f"{row[1]}_bucket" if row[2] == "histogram" else row[1]
-            labels[name] = set(re.findall(r"`(\w+)`", row[3])) | TARGET_LABELS
+            endings = ("_bucket", "_sum", "_count") if row[2] == "histogram" else ("",)
+            for ending in endings:
+                labels[row[1] + ending] = set(re.findall(r"`(\w+)`", row[3])) | TARGET_LABELS
     metrics = Metrics(lambda: Gauges(True, 0, 0, {}, {}, {}, {}))
     for family in metrics.registry.collect():  # those of the process
         for sample in family.samples:
