@@ -96,8 +96,8 @@ class DecodingSettings(Settings):
     """Limits on image decoding."""
 
     workers: Annotated[int, Field(ge=1, le=64)] = 2
-    """Decoder processes, and so images decoded in parallel. As many less one, at least one, decode
-    in the background besides.
+    """Decoder processes, and so images decoded in parallel. Besides them, one less (at least
+    one) decode in the background.
     """
     timeout_s: Seconds = 10
     """For one image; then the decoder is killed and the answer is 503."""

@@ -141,7 +141,7 @@ class DecodingSlots:
 
     def _yields(self, job: _Job) -> bool:
         """Whether an image is decoded in the background."""
-        running = [{other.client} for other in self._running[False]]
         if job.cost > SHORT_S and self._recent.has_other(job.client):
             return True
+        running = [{other.client} for other in self._running[False]]
         return not self._recent.may_start(job.client, self._slots[False], running)

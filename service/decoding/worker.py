@@ -119,7 +119,7 @@ def _report_ends(children: dict[int, int]) -> None:
 
 
 def _yield_processor() -> None:
-    """Runs this process for ever only when no other one needs the processor.
+    """From now on, this process runs only when no other one needs the processor.
 
     A lower priority is not enough: two threads of a forward pass then wake on the same processor,
     because the other one is not idle, and the pass takes four times as long.

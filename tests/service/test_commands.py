@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -139,7 +140,9 @@ def refusal() -> Iterator[Callable[..., tuple[int, str]]]:
         return completed.status, line
 
     handlers = {number: signal.getsignal(number) for number in HANDLED}
+    interval_s = sys.getswitchinterval()
     yield start
+    sys.setswitchinterval(interval_s)
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
@@ -175,6 +178,15 @@ def test_a_required_sandbox_that_is_missing_is_one_line_and_status_1(
 def test_other_processes_of_the_user_cannot_read_the_memory_of_the_service(refusal) -> None:
     refusal("--port", "0", "--policy", "missing")
     assert LIBC.prctl(PR_GET_DUMPABLE) == 0
+
+
+def test_a_pass_does_not_wait_long_for_the_lock_of_the_interpreter(
+    checkpoint_folder: Path, refusal
+) -> None:
+    sys.setswitchinterval(0.005)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refusal(checkpoint_folder, "--port", str(taken.getsockname()[1]))
+    assert sys.getswitchinterval() < 0.001
 
 
 def test_an_invalid_policy_is_refused_with_its_file(

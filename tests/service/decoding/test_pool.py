@@ -81,6 +81,10 @@ def threads(process: DecodingProcess) -> list[Any]:
     return psutil.Process(process.pid).threads()
 
 
+def background_pids(decoder: DecoderPool) -> list[int]:
+    return [process.pid for process in decoder._workers if process.in_background]
+
+
 def idle(decoder: DecoderPool) -> int:
     """The number of workers that wait for an image."""
     return sum(process.is_usable for queue in decoder._idle.values() for process in queue._queue)
@@ -135,11 +139,14 @@ def test_a_decoder_in_the_background_leaves_the_processor_to_all_others(decoder,
 
 def test_a_lost_decoder_in_the_background_is_replaced_by_one(faulty, png) -> None:
     before = idle_pids(faulty)
+    (lost,) = background_pids(faulty)
     with pytest.raises(NotReady, match="did not answer in time"):
         decode_with(faulty, png, "hang", in_background=True)
     assert decode_with(faulty, png, in_background=True).pixels.any()
     wait_for_replacements(faulty, before)
-    assert sum(process.in_background for process in faulty._workers) == 1
+    (replacement,) = background_pids(faulty)
+    assert pids(faulty) - before == {replacement}
+    assert lost not in pids(faulty)
 
 
 def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
