@@ -209,6 +209,8 @@ class Protocol(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         self.headers = []  # only the scope keeps them, without the key once it is checked
+        if self._lingers:  # for a malformed request; the timer ends the connection
+            return
         if self.conn.our_state not in (h11.IDLE, h11.DONE):
             self._stop_read_timer()
         elif self.timeout_keep_alive_task is None and self._read_timer is None:

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from service.http import protocol as http_protocol
 from service.http.middleware import BodySettings
 from service.http.protocol import ConnectionSettings, protocol_of
+from tests.server_process import wait_until
 from tests.service.http.plain_app import PROBES, plain_app
 from tests.service.real_server import (
     LONG_TIMEOUTS,
@@ -238,6 +239,23 @@ def test_a_refused_client_that_continues_to_send_is_disconnected(monkeypatch, na
                 while True:
                     connection.sendall(bytes(100))
         assert exchange(port, PROBE).status == 200
+
+
+MALFORMED = [
+    b"not HTTP\r\n\r\n",
+    b"POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n",
+]
+
+
+@pytest.mark.parametrize("data", MALFORMED, ids=["head", "chunk"])
+def test_a_client_that_stays_after_a_malformed_request_is_disconnected(monkeypatch, data) -> None:
+    monkeypatch.setattr(http_protocol, "LINGER_S", 0.2)
+    protocol = protocol_of(LONG_TIMEOUTS)
+    with run_server(plain_app(), protocol) as port, connect(port) as connection:
+        connection.sendall(data)
+        while connection.recv(1000):
+            pass
+        wait_until(lambda: not protocol.networks, SOCKET_TIMEOUT_S)
 
 
 @contextmanager
