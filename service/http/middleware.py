@@ -19,6 +19,7 @@ from eulerlora_contract.problems import (
     HeadersTooLarge,
     MalformedRequest,
     MisdirectedRequest,
+    NotFound,
     Overloaded,
     Problem,
     QuotaExceeded,
@@ -26,7 +27,12 @@ from eulerlora_contract.problems import (
     UploadTooSlow,
 )
 from service.fair_sharing import SharedCapacity, client_of
-from service.http.responses import ProblemResponse, on_defect, problem_headers
+from service.http.responses import (
+    SEE_DOCUMENTATION,
+    ProblemResponse,
+    on_defect,
+    problem_headers,
+)
 from service.settings import BodySettings
 from service.telemetry.observation import PROBES
 
@@ -121,10 +127,11 @@ class RequestMiddleware:
 class HeaderChecks:
     """Checks of what every request has: its headers, and the connection that it arrived on.
 
-    431: too large; h11 limits only incomplete headers, so that headers that arrive in one piece are
-    checked here. 400: two lengths of the body, of which a proxy may have used the other one (RFC
-    9112, 6.3). 415: a compressed body. Except for probes, 503: too many connections of its address;
-    421 and 403: the host and the origin.
+    404: an address that ends with a line feed, which Starlette's patterns ignore, but not limits by
+    address. 431: too large; h11 limits only incomplete headers, so that headers that arrive in one
+    piece are checked here. 400: two lengths of the body, of which a proxy may have used the
+    other one (RFC 9112, 6.3). 415: a compressed body. Except for probes, 503: too many connections
+    of its address; 421 and 403: the host and the origin.
 
     Attributes:
         hosts: Names without a port that requests may use, in lower case; None for all.
@@ -145,6 +152,8 @@ class HeaderChecks:
             raise MalformedRequest("expected Content-Length or Transfer-Encoding, got both")
         if headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
             raise UnsupportedMedia("expected a body that is not compressed (Content-Encoding)")
+        if scope["path"].endswith("\n"):
+            raise NotFound(SEE_DOCUMENTATION)
         if scope["path"] in PROBES:
             return
         if scope["state"].get(EXCESS_CONNECTION):

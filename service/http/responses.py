@@ -42,6 +42,7 @@ from service.telemetry.metrics import CLIENT_CLOSED_REQUEST
 logger = logging.getLogger(__name__)
 
 JSON, PROBLEM_JSON = "application/json", "application/problem+json"
+SEE_DOCUMENTATION = "see /docs for the available resources"
 ProblemBody = Callable[[ProblemDocument], Mapping[str, Any]]
 """From a problem document to another JSON body."""
 
@@ -169,7 +170,7 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     assert isinstance(error, HTTPException)
     status = error.status_code
     kind = {404: NotFound, 405: MethodNotAllowed}.get(status, RequestRefused)
-    problem = kind("see /docs for the available resources", status=status)
+    problem = kind(SEE_DOCUMENTATION, status=status)
     return ProblemResponse(problem, request.state.request_id, error.headers)
 
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from eulerlora_contract.problems import ForeignOrigin, Problem
+from eulerlora_contract.problems import ForeignOrigin, NotFound, Problem
 from service.app import capacity_check, page_check
 from service.fair_sharing import ClientQuota
 from service.http.middleware import MAX_REFUSAL_DELAY_S, BodyLimits, BodySettings, HeaderChecks
@@ -55,6 +55,13 @@ def code(checks: HeaderChecks, **headers: str) -> str | None:
     except Problem as problem:
         return problem.code
     return None
+
+
+@pytest.mark.parametrize("path", ["/predict\n", "/livez\n", "/\n", "/docs\n"])
+def test_an_address_that_ends_with_a_line_feed_is_unknown(path: str) -> None:
+    """Starlette's patterns would match it, but no limit by address."""
+    with pytest.raises(NotFound):
+        OPEN(scope_of(Headers({})) | {"path": path})
 
 
 @pytest.mark.parametrize(
