@@ -112,7 +112,7 @@ _FRAMES = {
 """Start of frame -> the kind of JPEG, if it is not read (ITU-T T.81, table B.1; T.87)."""
 _PROGRESSIVE = {0xC2, 0xCA}
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
-_MAX_GAP_BYTES = 2**16  # fill bytes, and bytes that belong to no segment, before a JPEG marker
+_MAX_GAP_BYTES = 2**16  # in a JPEG, of fill bytes and of bytes that belong to no segment
 _MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 JFIF, ADOBE = b"JFIF\0", b"Adobe"
 _MIN_JFIF_BYTES, _MIN_ADOBE_BYTES = 14, 12  # below them, libjpeg ignores the segment
@@ -305,11 +305,12 @@ def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
     file ends within the pixels of a scan. Raises ValueError for a file without a marker where one
     is required.
     """
-    position = len(JPEG_START)
+    position, gap_bytes = len(JPEG_START), _MAX_GAP_BYTES
     while True:
-        found = _MARKER.search(data, position, position + _MAX_GAP_BYTES)
+        found = _MARKER.search(data, position, position + gap_bytes)
         if found is None:
             raise ValueError("the JPEG data is broken")
+        gap_bytes -= found.start() - position
         marker, start = data[found.end() - 1], found.end()
         end = start
         if marker != END_OF_IMAGE and marker not in _WITHOUT_LENGTH:

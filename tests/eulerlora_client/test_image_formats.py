@@ -87,6 +87,13 @@ def test_a_jpeg_of_many_bytes_before_a_marker_is_refused(photo, filler, monkeypa
         read_header(spliced(jpeg, filler * MANY, b"\xff\xdb"), LIMITS)
 
 
+def test_bytes_before_markers_are_limited_in_the_whole_file(photo) -> None:
+    comment = b"\xff" * 20_000 + b"\xff\xfe\0\2"
+    read_header(spliced(encoded(photo, "JPEG"), comment * 3, b"\xff\xdb"), LIMITS)
+    with pytest.raises(ImageError):
+        read_header(spliced(encoded(photo, "JPEG"), comment * 4, b"\xff\xdb"), LIMITS)
+
+
 @pytest.mark.parametrize("segment", [b"\xff\xfe\0\2", b"\xff\xd0"], ids=["comments", "restarts"])
 def test_a_jpeg_of_many_segments_is_refused(photo, segment) -> None:
     many = spliced(encoded(photo, "JPEG"), segment * MANY, b"\xff\xdb")
