@@ -18,7 +18,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from python_multipart.exceptions import FormParserError
-from starlette.datastructures import UploadFile
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
@@ -180,8 +181,12 @@ class _FormParser(MultiPartParser):
     spool_max_size = 0  # no files on disk: the file system may be read-only
 
     def __init__(self, request: Request, field: str, max_parts: int, too_many: Problem) -> None:
+        _, parameters = parse_options_header(request.headers["Content-Type"])
+        boundary = parameters.get(b"boundary", b"").decode("latin-1")
+        # Without a charset: Python remembers the name of every one that it does not know.
+        headers = Headers({"Content-Type": f'{MULTIPART}; boundary="{boundary}"'})
         stream = self._checked_stream(request)
-        super().__init__(request.headers, stream, max_part_size=_MAX_FIELD_BYTES)
+        super().__init__(headers, stream, max_part_size=_MAX_FIELD_BYTES)
         self._ended = False
         self._field = field
         self._max_parts = max_parts
@@ -210,17 +215,23 @@ class _FormParser(MultiPartParser):
 def _with_filename(disposition: bytes | None) -> bytes | None:
     """Adds `filename` to the header of a part that has only the form of RFC 8187, `filename*`.
 
-    Its letters, digits, dots and hyphens are kept: of a name, the extension alone matters.
+    Its letters, digits, dots and hyphens are kept: of a name, the extension alone matters. Its
+    charset is not looked up, because Python remembers the name of every one that it does not know.
+    Raises ValueError for parameters that contradict each other.
     """
     if disposition is None or b"filename*" not in disposition.lower():
         return disposition
     header = Message()
     header["Content-Disposition"] = disposition.decode("latin-1")
-    parameters = header.get_params([], "content-disposition")
+    try:
+        parameters = header.get_params([], "content-disposition")
+    except TypeError as error:  # of `filename*` beside `filename*0`
+        raise ValueError("expected one filename") from error
     names = [value for name, value in parameters if name.lower() == "filename"]
     if not names or any(isinstance(name, str) for name in names):  # an extended one is a tuple
         return disposition
-    name = re.sub(r"[^A-Za-z0-9.-]", "_", header.get_filename("file"))
+    _, _, text = names[0]
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", text)
     return disposition + f'; filename="{name}"'.encode()
 
 

@@ -1,5 +1,6 @@
 """Hostile forms: parsing takes bounded work, measured in calls rather than in time."""
 
+import encodings
 import gc
 import sys
 import warnings
@@ -8,6 +9,7 @@ from types import FrameType
 import pytest
 
 from eulerlora_contract.problems import MalformedBody
+from service.decoding.decode import Declared
 from service.http.requests import Upload
 from tests.service.http.test_requests import (
     BOUNDARY,
@@ -92,3 +94,13 @@ def test_an_incomplete_file_is_closed() -> None:
         with pytest.raises(MalformedBody):
             read(body[:300], MULTIPART)
         gc.collect()  # an open file would raise a warning here
+
+
+def test_no_name_of_a_charset_is_remembered() -> None:
+    known: dict[str, object] = encodings._cache  # type: ignore[attr-defined]
+    before = set(known)
+    disposition = b"""Content-Disposition: form-data; name="file"; filename*=unknown-1''a.png"""
+    body = multipart((disposition, CONTENT))
+    upload = read(body, f"{MULTIPART}; charset=unknown-2")
+    assert upload == Upload(CONTENT, Declared("", "a.png"))
+    assert set(known) == before

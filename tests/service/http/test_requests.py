@@ -117,7 +117,7 @@ def test_the_content_decides_on_a_body_of_any_image_type_or_of_none(sent, declar
 
 @pytest.mark.parametrize(
     ("parameter", "name"),
-    [(b"filename*=UTF-8''l%C3%A9sion%20%22.PNG", "l_sion__.PNG"),
+    [(b"filename*=UTF-8''l%C3%A9sion%20%22.PNG", "l__sion__.PNG"),
      (b"FileName*=iso-8859-1'de'a.png", "a.png"),
      (b"filename*0*=UTF-8''a; filename*1=b.png", "ab.png"),
      (b"filename=a.png; filename*=UTF-8''b.jpg", "a.png"),
@@ -170,7 +170,11 @@ FORM = multipart((FILE_HEADERS, CONTENT))
         (multipart((b"Content-Type: image/png", CONTENT)), MULTIPART, MalformedBody),
         (multipart((b"Content-Disposition: form-data", CONTENT)), MULTIPART, MalformedBody),
         (multipart((b"no colon here", CONTENT)), MULTIPART, MalformedBody),
-        (multipart((FIELD_HEADERS + b"; filename*=\0''a", CONTENT)), MULTIPART, MalformedBody),
+        (
+            multipart((FILE_HEADERS + b"; filename*=a; filename*0=b", CONTENT)),
+            MULTIPART,
+            MalformedBody,
+        ),
         (multipart(*[(FILE_HEADERS, b"x")] * (MAX_PARTS + 1)), MULTIPART, MalformedBody),
         (multipart(*[(FIELD_HEADERS, b"x")] * (MAX_PARTS + 1)), MULTIPART, MalformedBody),
     ],
