@@ -122,7 +122,7 @@ class Scheduling(RequestMessage):
             sequence.
     """
 
-    timeout: Annotated[int, Field(ge=0)] = 0
+    timeout: Annotated[int, Field(ge=0, lt=2**63)] = 0
     priority: Annotated[int, Field(ge=0)] = 0
     sequence_id: int | str = 0
     sequence_start: bool = False

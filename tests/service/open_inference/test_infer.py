@@ -175,6 +175,7 @@ def test_the_statistics_count_requests_of_each_model_and_their_stages(server, mo
         ({"model": "tiny"}, "422", "model: expected in the path"),
         ({"detail": "trajectories"}, "422", "detail: unknown parameter"),
         ({"timeout": 1.5}, "422", "timeout"),
+        ({"timeout": 10**310}, "422", "timeout"),
     ],
 )
 def test_invalid_parameters_are_errors_of_the_protocol(
