@@ -169,17 +169,17 @@ def create_app(
     complete_openapi(app, {one.schema_name: one.schema for one in formats.values()})
 
     # The middlewares, innermost first
-    checks = [lifecycle.check_request]
+    checks = [
+        page_check(settings.page_requests_per_minute),
+        capacity_check(queue, quota, uploads),
+    ]
     if keys is not None:
-        checks.append(KeyCheck(keys))
+        key_check = KeyCheck(keys)
+        checks = [key_check, *checks, key_check.count]
     app.add_middleware(
         RequestMiddleware,
         header_checks=HeaderChecks(hosts, keys is None),
-        checks=[
-            *checks,
-            page_check(settings.page_requests_per_minute),
-            capacity_check(queue, quota, uploads),
-        ],
+        checks=[lifecycle.check_request, *checks],
         bodies=BodyLimits(
             settings.bodies,
             {

@@ -17,11 +17,11 @@ _KEY_HEADERS = {b"authorization", b"x-api-key"}
 
 
 class KeyCheck:
-    """Refuses requests without a valid key, or above the rate limit of the client.
+    """Refuses requests without a valid key, and as the last check those above the rate limit.
 
-    Stores the client's name in the request state as `key_name`. A batch counts as one request: its
-    number of images is unknown before the body is read, and is bounded by the body limits. Refused
-    requests do not count.
+    Stores the client in the request state as `key_client`, its name as `key_name`. A batch counts
+    as one request: its number of images is unknown before the body is read, and is bounded by the
+    body limits. Requests that a check refuses do not count.
     """
 
     def __init__(self, keys: Keys) -> None:
@@ -29,7 +29,7 @@ class KeyCheck:
         self._quotas = Quotas()
 
     def __call__(self, scope: Scope) -> None:
-        """Raises NotAuthenticated and QuotaExceeded; removes the key from the scope.
+        """Raises NotAuthenticated; removes the key from the scope.
 
         The memory of the process is to hold a key no longer than its check.
         """
@@ -40,8 +40,13 @@ class KeyCheck:
         client = self._keys.client_with(_sent_key(headers))
         if client is None:
             raise NotAuthenticated("the key is unknown")
-        self._quotas.count(client)
-        scope["state"]["key_name"] = client.client
+        scope["state"].update(key_client=client, key_name=client.client)
+
+    def count(self, scope: Scope) -> None:
+        """Raises QuotaExceeded if the client has reached its limit."""
+        client = scope["state"].get("key_client")
+        if client is not None:
+            self._quotas.count(client)
 
 
 class Quotas:

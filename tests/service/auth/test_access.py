@@ -35,7 +35,14 @@ def application(tmp_path: Path) -> ASGIApp:
     path = tmp_path / "keys.jsonl"
     limited = client_with("limited", "limited-key").model_copy(update={"requests_per_minute": 2})
     write_clients(path, [client_with("clinic", "clinic-key"), limited])
-    return plain_app.guarded(echo_client, KeyCheck(Keys(path)))
+    check = KeyCheck(Keys(path))
+    return plain_app.guarded(echo_client, check, refuse_full, check.count)
+
+
+def refuse_full(scope: Scope) -> None:
+    """A check between those of the key."""
+    if scope["path"] == "/full":
+        raise QuotaExceeded("full", retry_after_s=0)
 
 
 @pytest.fixture
@@ -136,11 +143,13 @@ def test_only_open_paths_are_served_without_a_key(get: Get, path: str, status: i
 
 def test_a_request_over_the_limit_is_429_with_the_exact_retry_after(get: Get, clock) -> None:
     headers = {"X-API-Key": "limited-key"}
+    assert get("/full", headers).status_code == 429
     assert get(headers=headers).status_code == 200
     clock.now += 20
     assert get(headers=headers).status_code == 200
     clock.now += 20
     for _ in range(3):  # refused requests do not count
+        assert get("/full", headers).json()["detail"] == "full"
         response = get(headers=headers)
         assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
         assert response.headers["Retry-After"] == "20"
