@@ -230,7 +230,7 @@ def _with_filename(disposition: bytes | None) -> bytes | None:
     names = [value for name, value in parameters if name.lower() == "filename"]
     if not names or any(isinstance(name, str) for name in names):  # an extended one is a tuple
         return disposition
-    _, _, text = names[0]
+    text = names[0][2]  # after charset and language
     name = re.sub(r"[^A-Za-z0-9.-]", "_", text)
     return disposition + f'; filename="{name}"'.encode()
 
