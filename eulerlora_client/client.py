@@ -379,7 +379,7 @@ class AsyncTriageClient:
                 results[position] = problem
                 continue
             sizes = [len(content) for _, content, _ in (*parts.values(), part)]
-            if len(sizes) > MAX_BATCH_FILES or sum(sizes) > MAX_BATCH_BYTES:
+            if parts and (len(sizes) > MAX_BATCH_FILES or sum(sizes) > MAX_BATCH_BYTES):
                 await send(list(parts))
                 parts.clear()
             parts[position] = part

@@ -438,6 +438,16 @@ def test_a_batch_is_split_where_the_service_accepts_no_more(
     assert [files_in(request) for request in server.requests] == [32, 7]
 
 
+def test_an_image_that_is_larger_than_a_batch_is_sent_alone(
+    call: Call, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eulerlora_client.client.MAX_BATCH_BYTES", 10)
+    server.reply(problem_reply(413, "body_too_large"), batch_reply(1))
+    results = call(server.url, "predict_batch", [b"more pixels", b"pixels"])
+    assert [isinstance(result, Problem) for result in results] == [True, False]
+    assert [files_in(request) for request in server.requests] == [1, 1]
+
+
 @pytest.mark.parametrize("code", ["invalid_upload", "body_too_large"])
 def test_a_service_with_lower_limits_gets_smaller_batches(
     call: Call, server: ScriptedServer, code: str
