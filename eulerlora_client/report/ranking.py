@@ -101,13 +101,11 @@ def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:
 
     The rows of a lesion are together, where the first of them is.
     """
-    folder: str | None = None
-    with suppress(ValueError):  # no paths, or absolute and relative ones
+    names = [str(row.path) for row in rows]
+    with suppress(ValueError):  # no paths, absolute and relative ones, or two slashes at the start
         folder = os.path.commonpath([row.path.parent for row in rows])
-    named = [
-        replace(row, name=str(row.path.relative_to(folder) if folder else row.path))
-        for row in with_lesions(rows)
-    ]
+        names = [str(row.path.relative_to(folder) if folder else row.path) for row in rows]
+    named = [replace(row, name=name) for row, name in zip(with_lesions(rows), names, strict=True)]
 
     def key(row: TriageRow) -> tuple[float, float, float, str, str]:
         shown = row.shown

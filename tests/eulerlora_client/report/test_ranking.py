@@ -85,6 +85,11 @@ def test_names_start_below_the_common_folder(policy: Policy) -> None:
     assert names(rows) == ["1/a.jpg", "2/a.jpg"]
 
 
+def test_a_path_may_start_with_two_slashes(policy: Policy) -> None:
+    """POSIX keeps them."""
+    assert names([row(policy, "//data/a.jpg")]) == ["//data/a.jpg"]
+
+
 def test_images_of_a_lesion_stay_together_where_the_most_urgent_is(policy: Policy) -> None:
     rows = [
         replace(row(policy, "a routine"), lesion="A"),
