@@ -274,7 +274,8 @@ def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None
     colours = file.isatty() and not refused
     print(f"\n{table(first_rows, encoding, width, colours)}\n", file=file)
     for note in notes:
-        print(textwrap.fill(note, width, break_on_hyphens=False), file=file)
+        text = printable(note, encoding)
+        print(textwrap.fill(text, width, break_on_hyphens=False), file=file)
 
 
 def summary(rows: Sequence[TriageRow]) -> str:

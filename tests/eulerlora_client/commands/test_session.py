@@ -177,6 +177,13 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
     assert words.count("long") == 20
 
 
+def test_names_of_a_service_send_nothing_to_the_terminal() -> None:
+    result = ROUTINE.model_copy(update={"class_names": {"mel": "mela\x1b]0;title\x07noma"}})
+    text = printed([TriageRow(Path("a.png"), result)])
+    assert "\\x1b]0;title\\x07" in text
+    assert "\x1b" not in text
+
+
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_colours_can_be_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
