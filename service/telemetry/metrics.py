@@ -8,8 +8,9 @@ served models, and problem codes.
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -271,6 +272,7 @@ class Metrics:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         registry.register(_GaugeCollector(gauges))
+        self._gauges = gauges
         self._expositions: dict[str, Exposition] = {}  # the latest, by content type
         self._counters = {
             name: Counter(f"eulerlora_{name}", text, labels, registry=registry)
@@ -292,9 +294,24 @@ class Metrics:
         cached = self._expositions.get(content_type)
         now_s = time.monotonic()
         if cached is None or now_s - cached.written_s >= CACHE_S:
+            self._start_rare_counters()
             cached = Exposition(encoder(self.registry), content_type, now_s)
             self._expositions[content_type] = cached
         return cached
+
+    def _start_rare_counters(self) -> None:
+        """Sets those of the present models to 0, so that the first event is an increase."""
+        gauges = self._gauges()
+        for model in gauges.models:
+            for kind in ("accept", "override", UNDO):
+                self._count("decisions", 0, model=model, kind=kind)
+            for critical, disposition in product(("true", "false"), Disposition):
+                self._count("diagnoses", 0, model=model, critical=critical, disposition=disposition)
+        for model in gauges.shadow:
+            for outcome in get_args(ShadowOutcome):
+                self._count("shadow_answers", 0, model=model, outcome=outcome)
+            for result in ("same", "less_urgent", "more_urgent"):
+                self._count("shadow_fields", 0, model=model, field="disposition", result=result)
 
     def count_request(self, request: RequestObservation) -> None:
         """Counts a completed request, its predictions, and the problems of its response."""

@@ -65,6 +65,22 @@ def test_problems_are_counted_by_code_from_zero(metrics) -> None:
     assert value(metrics, "refusals_total", reason="overloaded") == 3
 
 
+def test_rare_events_of_a_model_are_counted_from_zero(metrics, gauges) -> None:
+    series = [
+        ("decisions_total", {"kind": "override"}),
+        ("diagnoses_total", {"critical": "true", "disposition": "routine"}),
+        ("shadow_answers_total", {"outcome": "failed"}),
+        ("shadow_fields_total", {"field": "disposition", "result": "less_urgent"}),
+    ]
+    gauges.return_value = replace(GAUGES, models={}, shadow={})  # still loading
+    metrics.exposition("")
+    assert [value(metrics, name, model="tiny", **labels) for name, labels in series] == [None] * 4
+    gauges.return_value = GAUGES
+    metrics.exposition(metrics_module.OPENMETRICS)
+    metrics.count_shadow("tiny", "failed")
+    assert [value(metrics, name, model="tiny", **labels) for name, labels in series] == [0, 0, 1, 0]
+
+
 def test_a_batch_is_counted_with_rows_items_and_seconds(metrics) -> None:
     metrics.count_batch("tiny", rows=12, items=3, seconds=0.2)
     metrics.count_batch("tiny", rows=4, items=1, seconds=0.1)
