@@ -98,8 +98,8 @@ def checkpoint_dataset(
 ) -> ImageParts:
     """The data set that a checkpoint was trained on, from a data directory.
 
-    The labels are indices of the checkpoint's classes. A `table` replaces what the recipe says of
-    `labels.csv`.
+    The labels are indices of the checkpoint's classes. What a `table` states replaces what the
+    recipe says of `labels.csv`.
 
     Raises:
         DataError: If the classes of the data set have other names.
@@ -110,7 +110,8 @@ def checkpoint_dataset(
 
 def _with_table(settings: DataSettings, table: LabelTable | None) -> DataSettings:
     given = {} if table is None else table.model_dump(exclude_defaults=True)
-    return settings.model_copy(update=given)
+    columns = settings.columns | given.get("columns", {})
+    return settings.model_copy(update={**given, "columns": columns})
 
 
 def _of_checkpoint(images: ImageParts, config: CheckpointConfig, directory: Path) -> ImageParts:

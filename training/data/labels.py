@@ -174,13 +174,22 @@ def _check_columns(
                 f"{place}: expected the attribute {name} to be a further column, got "
                 f"{', '.join(header)}"
             )
+    required = [name for key, name in columns.items() if key in (PATH, _LABEL) or name != key]
+    optional = [name for name in columns.values() if name not in required]
     repeated = any(header.count(name) > 1 for name in (*names, *([] if ignored else header)))
-    if repeated or not {columns["path"], columns["label"]} <= {*header}:
+    missing = {*required} - {*header}
+    if repeated or missing:
+        hint = "".join(
+            f", or use --{key}-column {key} if the table has no {key}"
+            for key in (_GROUP, _SPLIT)
+            if columns[key] in missing
+        )
         raise DataError(
-            f"{place}: expected the columns {names[0]}, {names[1]} and optionally {names[2]} and "
-            f"{names[3]}, each once, separated by {', '.join(_SEPARATORS.values())}; got "
+            f"{place}: expected the columns {', '.join(required)}"
+            f"{' and optionally ' if optional else ''}{' and '.join(optional)}, each once, "
+            f"separated by {', '.join(_SEPARATORS.values())}; got "
             f"{', '.join(_with_likely_name(name, header, columns) for name in header) or 'none'}; "
-            "rename them or name yours, as with --path-column"
+            f"rename them or name yours, as with --path-column{hint}"
         )
     if unknown and not ignored:
         raise DataError(
@@ -194,9 +203,10 @@ def _check_columns(
 def _with_likely_name(name: str, header: Collection[str], columns: Mapping[Column, str]) -> str:
     """The name of a column, with that of the missing column that it may be."""
     for known, others in _LIKELY_NAMES.items():
-        missing = known not in header and columns[known] == known
-        if missing and get_close_matches(name, (known, *others), n=1, cutoff=0.8):
-            return f"{name} (did you mean {known}?)"
+        column = columns[known]
+        likely = get_close_matches(name, (column, *others), n=1, cutoff=0.8)
+        if column not in header and likely:
+            return f"{name} (did you mean {column}?)"
     return name or "one without a name"
 
 

@@ -263,7 +263,13 @@ def test_the_columns_of_a_table_are_named_by_options_and_kept_in_the_recipe(
     assert "--path-column" in refusal(*command, "--check")
     assert "groups" in succeed(*command, *columns, "--check").out
     assert run(*command, *columns, "--out", out).status == 0
-    assert run("evaluate", out, "--data", data, "--mode", "det").status == 0
+    evaluation = ("evaluate", out, "--data", data, "--mode", "det")
+    assert run(*evaluation).status == 0
+    (data / "labels.csv").write_text("\n".join(
+        row.rpartition(",")[0] for row in [",File Name,dx,patient", *rows]
+    ))  # fmt: skip
+    assert "--group-column group" in refusal(*evaluation)
+    assert run(*evaluation, "--group-column", "group").status == 0
 
 
 @pytest.mark.parametrize(

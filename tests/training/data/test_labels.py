@@ -394,8 +394,29 @@ def test_columns_are_named_by_settings(tmp_path: Path) -> None:
     assert [(row.name, row.label, row.cluster, row.part) for row in labels.rows] == [
         (f"{i}.png", label, f"P{i}", "validation") for i, label in enumerate(CLASSES)
     ]
+
+
+@pytest.mark.parametrize("column", ["path", "label", "group", "split"])
+def test_a_missing_column_that_a_setting_names_is_refused(tmp_path: Path, column: str) -> None:
+    table(tmp_path, ["0.png,blue,P0,train"], "path,label,patient_id,fold")
+    columns = {"group": "patient_id", "split": "fold"}
+    assert read(tmp_path, ["0.png"], columns=columns).rows[0].cluster == "P0"
     with pytest.raises(DataError, match="absent"):
-        read(tmp_path, ["0.png"], columns=columns | {"label": "absent"})
+        read(tmp_path, ["0.png"], columns=columns | {column: "absent"}, ignore_columns=True)
+
+
+def test_the_default_name_of_an_optional_column_may_be_given_without_the_column(
+    tmp_path: Path,
+) -> None:
+    table(tmp_path, ["0.png,blue"], "path,label")
+    columns = {"group": "group", "split": "Split"}
+    assert read(tmp_path, ["0.png"], columns=columns).rows[0].cluster is None
+
+
+def test_a_column_that_is_likely_to_be_the_named_one_is_stated(tmp_path: Path) -> None:
+    table(tmp_path, ["0.png,blue,P0"], "path,label,patient_id")
+    with pytest.raises(DataError, match=r"patient_id \(did you mean patient\?\)"):
+        read(tmp_path, ["0.png"], columns={"group": "patient"})
 
 
 def test_absolute_paths_and_other_unicode_forms_are_names_of_the_folder(tmp_path: Path) -> None:
