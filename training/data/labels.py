@@ -522,16 +522,19 @@ def split_labels(
     return SplitLabels(labels, classes, parts_of(by_part, settings.split))
 
 
-def with_grouped_copies(labels: Labels, digests: Mapping[str, int]) -> Labels:
+def with_grouped_copies(
+    labels: Labels, digests: Mapping[str, int], class_of: Callable[[str], object] = str
+) -> Labels:
     """Puts images of one class and equal pixels in one group, with a note.
 
     A group of such an image is united with those of its copies. Images in two stated parts are not
-    grouped, because a group is never in two parts. `digests` are those of the pixels, by name.
+    grouped, because a group is never in two parts. `digests` are those of the pixels, by name;
+    `class_of` gives the class of a label, by default the label itself.
     """
     copies: dict[tuple[object, ...], list[ImageLabel]] = defaultdict(list)
     for row in sorted(labels.rows, key=lambda row: row.name):
         if row.name in digests:
-            copies[digests[row.name], row.label, row.part].append(row)
+            copies[digests[row.name], class_of(row.label), row.part].append(row)
     repeated = [rows for rows in copies.values() if len(rows) > 1]
     if not repeated:
         return labels

@@ -76,7 +76,7 @@ def read_local_images(
     """The labelled pictures of a folder or tar archive; every one of them can be decoded.
 
     They are labelled as those of a training (`read_labels`); parts are ignored, and copies of a
-    class are one group.
+    class are one group, also under several local labels.
 
     With `skip_bad`, unusable pictures are skipped and listed in `skipped`; otherwise they raise
     DataError. The first group of `lesion` is the lesion in the name of a picture without a table.
@@ -91,7 +91,11 @@ def read_local_images(
     labels = read_labels(path, decoded, table)
     named = lesion is not None and labels.table is None
     unit: Unit = "lesion" if named or any(row.cluster for row in labels.rows) else "image"
-    labels = with_grouped_copies(without_parts(labels), decoded.digests)
+    labels = with_grouped_copies(
+        without_parts(labels),
+        decoded.digests,
+        lambda label: label if label in names.ignored else names.index_of(label),
+    )
     _check_labels(path, {row.label for row in labels.rows}, names)
     images = []
     used = [row for row in labels.rows if row.label not in names.ignored]

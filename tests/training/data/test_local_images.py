@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -61,6 +62,23 @@ def test_ignored_labels_leave_their_pictures_out(tmp_path: Path) -> None:
     local = read_local_images(folder, LabelNames(CLASSES, {}, ["scc"]))
     assert [image.name for image in local.images] == ["mel/1.png"]
     assert local.ignored == 2
+
+
+def test_copies_under_two_labels_of_one_class_are_one_group(tmp_path: Path) -> None:
+    folder = write_images(tmp_path, "mel/1.png", "mel/2.png", "nevus/3.png")
+    copies = (("mel/1", "in_situ/4"), ("mel/2", "ignored/5"), ("nevus/3", "naevus/6"))
+    for original, copy in copies:
+        (folder / copy).parent.mkdir()
+        shutil.copy(folder / f"{original}.png", folder / f"{copy}.png")
+    names = LabelNames(
+        CLASSES, {"in_situ": "mel", "ignored": "mel"}, ["ignored"], outside=["nevus", "naevus"]
+    )
+    local = read_local_images(folder, names)
+    cluster = {image.name: image.cluster for image in local.images}
+    assert cluster == {
+        "in_situ/4.png": "in_situ/4.png", "mel/1.png": "in_situ/4.png", "mel/2.png": None,
+        "naevus/6.png": "naevus/6.png", "nevus/3.png": "naevus/6.png",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
