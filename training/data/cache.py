@@ -46,9 +46,10 @@ from eulerlora_contract.errors import DataError, ImageSizeError
 from eulerlora_contract.printable import printable
 from eulerlora_contract.progress import track
 from training.data.copies import pixel_digest
+from training.data.dataset import LABELS
 from training.data.images import Encoded, ImageSource, rgb_image
 
-FORMAT = 4
+FORMAT = 5
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 
@@ -298,6 +299,9 @@ def _image(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Encoded | Reaso
 
 
 def _member_kind(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    """As `file_kind`, but a table of labels, which is not read, has its name as its kind."""
+    if PurePosixPath(member.name).name.lower() == LABELS:
+        return LABELS
     content = _content(archive, member)
     if isinstance(content, str):
         return content.partition("got a ")[2]

@@ -16,6 +16,7 @@ IMAGENET = "a part of ImageNet (Deng et al., CVPR 2009), for non-commercial rese
 PHOTOGRAPHS, DERMATOSCOPY = "everyday photographs", "dermatoscopic images"
 
 
+LABELS = "labels.csv"
 Column = Literal["path", "label", "group", "split"]
 
 

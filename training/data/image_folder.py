@@ -9,9 +9,9 @@ from eulerlora.images.files import EXTENSIONS, is_image_name
 from eulerlora_client.images import hidden_name
 from eulerlora_contract.answers import ClassName
 from training.data.cache import DecodedImages, decoded_images
-from training.data.dataset import DataSet, DataSettings, split_suffix
+from training.data.dataset import LABELS, DataSet, DataSettings, split_suffix
 from training.data.images import ImageParts, LabelledImage, OnBad
-from training.data.labels import LABELS, ImageLabel, check_every_class, split_labels
+from training.data.labels import ImageLabel, check_every_class, split_labels
 
 
 class ImageFolder(DataSet):

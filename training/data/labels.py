@@ -14,11 +14,10 @@ from unicodedata import normalize
 from eulerlora_client.images import hidden_name, left_out_notes
 from eulerlora_contract.errors import DataError
 from training.data.cache import DecodedImages
-from training.data.dataset import Column, DataSettings, LabelTable
+from training.data.dataset import LABELS, Column, DataSettings, LabelTable
 from training.data.images import UNKNOWN
 from training.data.splits import Part, Split, SplitParts, parts_of
 
-LABELS = "labels.csv"
 COLUMNS: tuple[Column, ...] = get_args(Column)
 PATH, _LABEL, _GROUP, _SPLIT = COLUMNS
 _LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
@@ -83,8 +82,12 @@ def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labe
     Images without a label are left out, with a note, but not those of a part.
 
     Raises:
-        DataError: With file and line.
+        DataError: With file and line; for an archive with a table, which is read in a folder only.
     """
+    if LABELS in images.left_out.others:
+        raise DataError(
+            f"{path}: expected a table {LABELS} in a folder, got one in an archive; unpack it"
+        )
     table, notes = _table_in(path)
     others = images.left_out.others - Counter([] if table is None else [table.suffix.lower()])
     notes += tuple(left_out_notes(others, images.left_out.hidden))

@@ -8,9 +8,9 @@ from typing import Literal
 
 from eulerlora_contract.errors import DataError
 from training.data.cache import decoded_images
-from training.data.dataset import LabelTable
+from training.data.dataset import LABELS, LabelTable
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
-from training.data.labels import LABELS, read_labels, with_grouped_copies, without_parts
+from training.data.labels import read_labels, with_grouped_copies, without_parts
 
 _DEFAULT_TABLE = LabelTable()
 _LABEL_OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"

@@ -211,6 +211,7 @@ def test_an_archive_with_links_pipes_devices_and_system_files_is_read_to_its_end
         for name in ("red/00.png", "red/._00.png", "__MACOSX/red/00.png"):
             file.add(folder / "red" / "00.png", name)
         file.add(folder / "red" / "01.png", "notes.pdf")
+        file.addfile(tarfile.TarInfo("set/labels.csv"))
         for name, kind, target in (
             ("red/link.png", tarfile.SYMTYPE, "00.png"),
             ("red/hard.png", tarfile.LNKTYPE, "red/00.png"),
@@ -232,7 +233,7 @@ def test_an_archive_with_links_pipes_devices_and_system_files_is_read_to_its_end
         "red/itself.png": "broken link",
         "red/pipe.png": "pipe or device",
     }
-    assert images.left_out.others == {"PNG (.pdf)": 1, "pipe or device": 1}
+    assert images.left_out.others == {"PNG (.pdf)": 1, "labels.csv": 1, "pipe or device": 1}
     assert images.left_out.hidden == {"._*": 1, "__MACOSX": 1}
     assert decoded_images(path).left_out == images.left_out  # from the cache
 

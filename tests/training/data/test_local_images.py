@@ -11,8 +11,10 @@ import pytest
 
 from eulerlora_contract.errors import DataError, SettingsError
 from tests.training.conftest import write_image
+from training.data.datasets import read_ood_set
 from training.data.images import OUTSIDE
 from training.data.local_images import LabelNames, read_local_images
+from training.data.registry import OodSettings
 from training.recipe.archives import archive_names, read_archive_labels
 
 CLASSES = ("bkl", "mel", "nv")
@@ -126,6 +128,20 @@ def test_an_archive_is_read_with_lesions_from_its_names(tmp_path: Path) -> None:
             (OUTSIDE, "2_8"),
         ]
         assert local.unit == "lesion"
+
+
+@pytest.mark.parametrize("table", ["labels.csv", "./Labels.CSV", "site/labels.csv"])
+def test_a_table_in_an_archive_is_refused_where_labels_are_read(tmp_path: Path, table: str) -> None:
+    folder = write_table(tmp_path / "site", "path,label\na.png,mel\nb.png,nv\nsub/c.png,nv\n")
+    with tarfile.open(tmp_path / "site.tar", "w") as archive:
+        archive.add(folder / "labels.csv", table)
+        for name in ("mel/a.png", "nv/b.png"):
+            archive.add(folder / "a.png", f"site/{name}")
+    for _ in ("decoded", "from the cache"):
+        with pytest.raises(DataError, match="unpack"):
+            read_local_images(tmp_path / "site.tar", LabelNames(CLASSES, {}))
+    outside = read_ood_set(OodSettings(kind="images", path="site.tar"), tmp_path)
+    assert [image.name for image in outside.images] == ["site/mel/a.png", "site/nv/b.png"]
 
 
 @pytest.mark.data
