@@ -102,7 +102,7 @@ def decoded_images(path: Path) -> DecodedImages:
         raise DataError(f"{path}: expected a folder or tar archive, got {found}")
     real = path.resolve()
     cache = Path(os.environ.get("EULERLORA_CACHE") or user_cache_path("eulerlora"))
-    folder = cache / "pixels" / f"{real.name}-{_digest(str(real))}"
+    folder = cache / "pixels" / f"{printable(real.name)}-{_digest(str(real))}"
     state = folder / _digest(*_file_facts(path))
     cached = _open(state)
     if cached is not None:

@@ -8,6 +8,7 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.settings import Provenance
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.printable import printable
 from training.data.cache import decoded_images
 from training.data.copies import images_in_training
 from training.data.dataset import DataSettings, LabelTable
@@ -70,7 +71,8 @@ def evaluated_dataset(
         settings = settings.model_copy(update={"path": "."})
     kind, path = DATA_SETS[settings.kind], directory / settings.path
     trained_on = str(config.provenance.get("data"))
-    same_name = trained_on.startswith(f"{path.absolute().name}, ")
+    name = printable(path.absolute().name)  # as in the provenance
+    same_name = trained_on.startswith(f"{name}, ")
     if isinstance(kind, ImageFolder) and not same_name:
         skipped: dict[str, str] = {}
         on_bad = skipped.__setitem__ if skip_bad else refuse
@@ -83,8 +85,8 @@ def evaluated_dataset(
     train = evenly_spaced(images.parts.get("train", []), _COMPARED)
     if same_name and train and images_in_training(folder, train) == []:
         note = (
-            f"only the test part is tested on, because {path.absolute().name} has the name of the "
-            "training's folder; rename it to test on all images"
+            f"only the test part is tested on, because {name} has the name of the training's "
+            "folder; rename it to test on all images"
         )
         images = replace(images, notes=(*images.notes, note))
     return _of_checkpoint(images, config, directory)
@@ -232,6 +234,6 @@ def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodS
     if not images:
         found = "".join(f"; {note}" for note in decoded.left_out.notes)
         raise DataError(f"{folder}: expected usable images, got none that can be decoded{found}")
-    name = folder.resolve().name  # without its path: notes stand in reports and cards
+    name = printable(folder.resolve().name)  # without its path: notes stand in reports and cards
     notes = tuple(f"{name}: {note}" for note in decoded.left_out.notes)
     return OodSet(name, images, skipped, notes=notes)

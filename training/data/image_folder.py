@@ -8,6 +8,7 @@ from unicodedata import normalize
 from eulerlora.images.files import EXTENSIONS, is_image_name
 from eulerlora_client.images import hidden_name
 from eulerlora_contract.answers import ClassName
+from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages, decoded_images
 from training.data.dataset import LABELS, DataSet, DataSettings, split_suffix
 from training.data.images import ImageParts, LabelledImage, OnBad
@@ -62,7 +63,7 @@ class ImageFolder(DataSet):
         )
         layout = LABELS if split.labels.table else self.title
         suffix = ", all images" if whole else split_suffix(settings.split)
-        name = f"{path.absolute().name}, {layout}{suffix}"
+        name = f"{printable(path.absolute().name)}, {layout}{suffix}"
         return ImageParts(name, classes, parts, notes=split.labels.notes)
 
 

@@ -13,6 +13,7 @@ from unicodedata import normalize
 
 from eulerlora_client.images import hidden_name, left_out_notes
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages
 from training.data.dataset import LABELS, Column, DataSettings, LabelTable
 from training.data.images import UNKNOWN
@@ -328,6 +329,7 @@ def _checked_classes(labels: Labels, expected: Collection[str], whole: bool = Fa
     if not labels.rows:
         expected_rows = "rows" if labels.table else "images in a folder for each class"
         raise DataError(f"{labels.path}: expected {expected_rows}, got none{_notes(labels)}")
+    _check_names(labels)
     _check_spelling(labels)
     names = expected or {row.label for row in labels.rows}
     classes = sorted({normalize("NFC", name) for name in names})
@@ -375,6 +377,17 @@ def _check_likely_parts(labels: Labels, classes: Sequence[str]) -> None:
         f"with a folder for each class, got {found}: are they parts? Rename the folders, give the "
         f"labels in {LABELS}, or state the classes in a recipe (data.classes)"
     )
+
+
+def _check_names(labels: Labels) -> None:
+    """Refuses a folder that names no class: of blanks, or not in UTF-8 as from a ZIP of Windows."""
+    for row in labels.rows:
+        if row.label != row.label.encode(errors="ignore").decode() or not row.label:
+            folder = printable(str(labels.folder / row.place))
+            raise DataError(
+                f"{folder}: expected the name of a class in UTF-8, got "
+                f"{printable(row.label) or 'blanks'}; rename the folder"
+            )
 
 
 def _check_spelling(labels: Labels) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.printable import printable
 from training.data.cache import decoded_images
 from training.data.dataset import LABELS, LabelTable
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
@@ -118,7 +119,8 @@ def read_local_images(
         unusable = f"; {len(faults):,} are unusable, such as {faults[0]}" if faults else ""
         raise DataError(f"{path}: expected usable labelled pictures, got none{unusable}")
     ignored = len(labels.rows) - len(used)
-    return LocalImages(path.resolve().name, images, unit, ignored, skipped, labels.notes)
+    name = printable(path.resolve().name)
+    return LocalImages(name, images, unit, ignored, skipped, labels.notes)
 
 
 def _check_labels(folder: Path, present: Collection[str], names: LabelNames) -> None:

@@ -18,6 +18,7 @@ from eulerlora.scores.ood_scores import FeatureDistance, FlaggedScore, ScoreName
 from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora_contract.answers import TargetClasses
 from eulerlora_contract.policy.policy import default_policy
+from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import Options
 from training.data.copies import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
@@ -153,7 +154,10 @@ def evaluate(
         clusters=len(set(test.cluster_names)),
         unit=images.unit,
         seen=_seen(model, shown),
-        notes=(*images.notes, *(note for outside in ood for note in outside.notes)),
+        notes=[
+            printable(note)
+            for note in (*images.notes, *(note for outside in ood for note in outside.notes))
+        ],
         target=() if target is None else target.classes,
         ood_sets={
             outside.name: OodSetFacts(

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora_contract.errors import DataError, SettingsError
+from eulerlora_contract.printable import printable
 from training.data.dataset import DERMATOSCOPY, PHOTOGRAPHS
 from training.data.datasets import read_ood_set
 from training.data.images import LabelledImage, OodGroup, OodSet
@@ -137,7 +138,8 @@ def _distinct_names(paths: Sequence[Path]) -> dict[Path, str]:
     names: dict[Path, str] = {}
     for path in paths:
         taken = {TEST, *GENERATED, *names.values()}
-        endings = ("/".join(path.parts[start:]) for start in range(len(path.parts) - 1, -1, -1))
+        starts = range(len(path.parts) - 1, -1, -1)
+        endings = (printable("/".join(path.parts[start:])) for start in starts)
         names[path] = next(name for name in endings if name not in taken)
     return names
 

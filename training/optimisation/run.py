@@ -31,6 +31,7 @@ from eulerlora_contract.errors import (
     SettingsError,
 )
 from eulerlora_contract.output_files import remove_leftovers, storage_errors
+from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import Precision
 from eulerlora_contract.settings import Settings
 from training.data.images import ImageParts, OodSet
@@ -282,7 +283,7 @@ def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
 
 def data_provenance(*sets: ImageParts | OodSet, outliers: OodSet | None = None) -> Provenance:
     """The names of the data sets and of the outliers, and the images skipped in them."""
-    names = sorted(name for images in sets for name in images.skipped)
+    names = sorted(printable(name) for images in sets for name in images.skipped)
     provenance: Provenance = {
         "data": "; ".join(images.name for images in sets),
         "skipped": {"count": len(names), "names": names},

@@ -26,6 +26,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.printable import printable
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.intervals import Floats, Ints, unit_weights
 from training.evaluation.metrics import (
@@ -466,7 +467,8 @@ def picture_grid(
         axes.spines[:].set(
             color=_COLOURS[0 if right else 1], linewidth=2, linestyle="-" if right else "--"
         )
-        name = image.name if len(image.name) <= 30 else f"...{image.name[-27:]}"
+        name = printable(image.name)
+        name = name if len(name) <= 30 else f"...{name[-27:]}"
         lines = [
             f"{'right' if right else 'wrong'}: {classes[label]}, p {predictions.msp[index]:.2f}",
             f"true: {classes[image.label]}",

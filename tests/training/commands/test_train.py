@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from eulerlora_contract.printable import printable
 from tests.full_disk import file_size_limit
 from tests.program import refusal, run, succeed
 from tests.training.conftest import set_options, write_recipe
@@ -270,6 +271,36 @@ def test_the_columns_of_a_table_are_named_by_options_and_kept_in_the_recipe(
     ))  # fmt: skip
     assert "--group-column group" in refusal(*evaluation)
     assert run(*evaluation, "--group-column", "group").status == 0
+
+
+def test_names_that_are_not_utf_8_are_escaped_in_checkpoint_and_report(
+    recipe_file: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    name = os.fsdecode(b"m\xe9l")
+    data = Path(shutil.copytree(image_folder / "train", tmp_path / name))
+    outside = Path(shutil.copytree(image_folder / "other", tmp_path / f"other-{name}"))
+    shutil.copy(outside / "0.png", data / f"{name}.png")
+    (data / "red" / f"{name}.png").write_bytes(b"broken")
+    for file in (data / "blue").iterdir():
+        file.rename(file.with_name(f"{name}-{file.name}"))
+    out, report, escaped = tmp_path / "run", tmp_path / "report", printable(name)
+    short = set_options(("evaluation.ood=[]", "training.epochs=0", "evaluation.calibrated=[1]"))
+    command = ("train", recipe_file, "--data", data, "--skip-bad", *short)
+    assert "not cached" not in succeed(*command, "--out", out).err
+    provenance = json.loads((out / "config.json").read_text())["provenance"]
+    assert provenance["data"].startswith(f"{escaped}, ")
+    assert provenance["skipped"]["names"] == [f"red/{escaped}.png"]
+
+    evaluation = ("evaluate", out, "--mode", "det", "--skip-bad")
+    succeed(*evaluation, "--data", data, "--ood", outside, "--out", report, "--pictures")
+    facts = json.loads((report / "report.json").read_text())
+    assert (facts["data"], [*facts["ood_sets"]]) == (
+        f"{provenance['data']}, test part", [f"other-{escaped}"]
+    )  # fmt: skip
+    assert any(f"{escaped}.png" in note for note in facts["notes"])
+
+    namesake = Path(shutil.copytree(image_folder / "test", tmp_path / "elsewhere" / name))
+    assert "has the name of the training's folder" in succeed(*evaluation, "--data", namesake).err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Splits keep groups whole and give every part every class.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages
 from training.data.dataset import DataSettings, LabelTable
 from training.data.labels import (
@@ -444,6 +446,16 @@ def test_class_folders_in_other_unicode_forms_are_one_class(tmp_path: Path) -> N
     forms = [f"train/{normalize('NFC', 'Nävus')}", f"test/{normalize('NFD', 'Nävus')}"]
     images = names(*forms, "train/other", "test/other")
     assert list(split(tmp_path, images).classes) == ["Nävus", "other"]
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(b"m\xe9lanome"), " "])
+def test_a_folder_whose_name_is_no_class_is_refused_with_its_printable_name(
+    tmp_path: Path, name: str
+) -> None:
+    for part in ("", "train/"):
+        with pytest.raises(DataError, match="rename") as refused:
+            split(tmp_path, names(f"{part}{name}", f"{part}red"))
+        assert printable(f"{tmp_path}/{part}{name}: ") in str(refused.value)
 
 
 @pytest.mark.parametrize("missing", ["", "nan", "NaN", "NA", "<NA>", "null"])
