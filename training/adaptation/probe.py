@@ -13,9 +13,10 @@ from eulerlora.images.preprocess import normalise
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
+from eulerlora_contract.errors import DataError
 from training.data.images import ImageParts, LabelledImage, pixel_batches
 from training.evaluation.evaluate import EvaluatedSet
-from training.evaluation.intervals import Floats, Weights, bootstrap
+from training.evaluation.intervals import Floats, Ints, Weights, bootstrap
 from training.evaluation.metrics import log_mean_probability, weighted_mean
 from training.evaluation.report_schema import ProbeComparison
 
@@ -36,16 +37,24 @@ def fit_heads(
     A class without training images gets the bias ABSENT_CLASS_BIAS. The backbone moves to `device`.
     Without `bootstrap_seed` all heads get the same probe; otherwise every head gets the probe of a
     bootstrap resample of the lesions (of the images where lesions are unknown).
+
+    Raises:
+        DataError: The train part has a single class.
     """
     train = images.parts["train"]
-    features = _features(network.backbone.to(device), train, network.preprocessing)
     labels = np.array([image.label for image in train])
+    if len(np.unique(labels)) < 2:
+        raise DataError(
+            f"{images.name}: expected training images of two classes or more for a linear probe, "
+            "got one; training.head=random starts without"
+        )
+    features = _features(network.backbone.to(device), train, network.preprocessing)
     heads = network.heads
     generator = np.random.default_rng(bootstrap_seed)
     for adapter in range(network.settings.adapters):
         weights = np.ones(len(train))
         if bootstrap_seed is not None:
-            weights = _bootstrap_weights(train, generator)
+            weights = _bootstrap_weights(train, labels, generator)
         if adapter == 0 or bootstrap_seed is not None:
             probe = make_pipeline(
                 StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=1000)
@@ -113,14 +122,22 @@ def _head(model: Pipeline, classes: int) -> tuple[Floats, Floats]:
     return weight, bias
 
 
-def _bootstrap_weights(images: Sequence[LabelledImage], generator: np.random.Generator) -> Floats:
-    """How often the cluster of each image is drawn, (n,); clusters are drawn equally."""
+def _bootstrap_weights(
+    images: Sequence[LabelledImage], labels: Ints, generator: np.random.Generator
+) -> Floats:
+    """How often the cluster of each image is drawn, (n,); clusters are drawn equally.
+
+    A resample of a single class, which has no probe, is drawn again.
+    """
     names = [image.cluster_name for image in images]
     clusters, members = np.unique(names, return_inverse=True)
-    counts = np.bincount(
-        generator.integers(len(clusters), size=len(clusters)), minlength=len(clusters)
-    )
-    return counts[members].astype(np.float64)
+    while True:
+        counts = np.bincount(
+            generator.integers(len(clusters), size=len(clusters)), minlength=len(clusters)
+        )
+        weights = counts[members].astype(np.float64)
+        if len(np.unique(labels[weights > 0])) > 1:
+            return weights
 
 
 @torch.inference_mode()

@@ -20,6 +20,7 @@ from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import ClassName
+from eulerlora_contract.errors import DataError
 from tests.conftest import predict_rows, random_backbone, random_network
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import (
@@ -112,6 +113,23 @@ def test_bootstrap_probes_differ_and_each_is_the_probe_of_a_resample_of_clusters
     features = backbone(pixels)
     logits = [features @ head.weight[0].T + head.bias[0] for head in (network.heads, one.heads)]
     assert torch.corrcoef(torch.stack([logit.flatten() for logit in logits]))[0, 1] > 0.99
+
+
+def test_a_resample_of_a_single_class_is_drawn_again() -> None:
+    train = [replace(i, cluster=f"p{i.label}") for i in images_of([0, 0, 1, 1], seed=0)]
+    classes = tuple(ClassName(name=str(name), description="-") for name in range(2))
+    network = build_network(random_backbone(), AdapterSettings(adapters=8, rank=2, min_rank=1), 2)
+    fit_heads(network, ImageParts("two", classes, {"train": train}), CPU, bootstrap_seed=0)
+    heads = network.heads.weight  # each fitted to both clusters
+    torch.testing.assert_close(heads, heads[:1].expand_as(heads))
+
+
+@pytest.mark.parametrize("bootstrap_seed", [None, 0])
+def test_a_single_class_is_refused(images: ImageParts, bootstrap_seed: int | None) -> None:
+    parts = {"train": [image for image in images.parts["train"] if image.label == 1]}
+    network = build_network(random_backbone(), AdapterSettings(rank=2, min_rank=1), 3)
+    with pytest.raises(DataError, match="squares"):
+        fit_heads(network, replace(images, parts=parts), CPU, bootstrap_seed)
 
 
 def test_a_class_without_training_images_is_never_predicted(images: ImageParts) -> None:
