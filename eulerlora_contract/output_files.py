@@ -104,10 +104,10 @@ def check_free(folder: Path) -> None:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder that becomes `folder` when the block succeeds.
 
-    A volume, such as that of a container, cannot be renamed; its files appear as those of
-    `changed_folder`. Raises StorageError.
+    A volume, such as that of a container, cannot be replaced, and the current folder would be
+    another one for its user: their files appear as those of `changed_folder`. Raises StorageError.
     """
-    if folder.is_mount():
+    if folder.is_mount() or (folder.exists() and folder.samefile(Path())):
         with changed_folder(folder) as partial:
             yield partial
         return

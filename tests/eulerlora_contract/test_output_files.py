@@ -142,6 +142,19 @@ def test_a_volume_is_filled_and_not_replaced(
     assert tmp_path.stat().st_ino == inode
 
 
+@pytest.mark.parametrize("form", ["relative", "absolute"])
+def test_the_current_folder_is_filled_and_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(Path, "is_mount", os.path.ismount)  # as from Python 3.12 on
+    monkeypatch.chdir(tmp_path)
+    folder = Path() if form == "relative" else tmp_path
+    check_free(folder)
+    with new_folder(folder) as partial:
+        (partial / "a").touch()
+    assert [path.name for path in Path().iterdir()] == ["a"]
+
+
 def test_a_failed_block_does_not_change_the_older_file(path: Path) -> None:
     path.write_text("old")
     with pytest.raises(KeyError), open_output(path) as file:

@@ -298,7 +298,8 @@ def _fit_probe(
 
 def state_file(out: Path) -> Path:
     """Where the state of an unfinished run is stored, beside `out`."""
-    return out.with_name(f"{out.name}.state.safetensors")
+    out = out if out.name else out.absolute()  # the current folder
+    return out.parent / f"{out.name}.state.safetensors"
 
 
 def train_adapters(

@@ -228,7 +228,8 @@ def tracking(
         return None
     settings = recipe.without_source.model_dump(mode="json")
     flat = {".".join(key): str(value) for key, value in leaves(settings) if len(key) > 1}
-    folder = folder or out.with_name(f"{out.name}.curves")
+    out = out if out.name else out.absolute()  # the current folder
+    folder = folder or out.parent / f"{out.name}.curves"
     result = Tracking(tuple(dict.fromkeys(trackers)), folder, out.name, flat)
     result.check()
     return result

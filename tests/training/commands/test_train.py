@@ -273,6 +273,19 @@ def test_the_columns_of_a_table_are_named_by_options_and_kept_in_the_recipe(
     assert run(*evaluation, "--group-column", "group").status == 0
 
 
+def test_the_current_folder_can_be_the_output_folder(
+    recipe_file: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    monkeypatch.chdir(out)
+    succeed("train", recipe_file, "--data", image_folder, "--out", ".", "--track", "tensorboard",
+            *set_options((*SHORT, "training.epochs=1")))  # fmt: skip
+    assert {"config.json", "report"} <= {path.name for path in Path().iterdir()}
+    assert (tmp_path / "run.curves").is_dir()
+    assert state_file(Path()) == state_file(out)
+
+
 def test_names_that_are_not_utf_8_are_escaped_in_checkpoint_and_report(
     recipe_file: Path, image_folder: Path, tmp_path: Path
 ) -> None:
