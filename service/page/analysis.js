@@ -73,13 +73,28 @@ export class Analysis {
     const { options, model, hasPolicy, strip } = await this.request();
     const sent = strip ? await withoutMetadata(file) : file;
     if (sent.size + MULTIPART_BYTES > model.max_body_bytes) throw tooLarge(sent, model);
-    if (hasPolicy) return this.service.triage(sent, options, signal);
-    const prediction = await this.service.predict(sent, options, signal);
+    if (hasPolicy) {
+      const result = await this.service.triage(sent, options, signal);
+      return { ...result, prediction: withColumnsOfKeys(result.prediction, model) };
+    }
+    const prediction = withColumnsOfKeys(await this.service.predict(sent, options, signal), model);
     return {
       disposition: null, group: groupOf(prediction), reasons: [], prediction, quality: null,
       policy: null, target: null,
     };
   }
+}
+
+/* The prediction with the columns of `trajectory_probabilities` in the order of the keys of
+ * `probabilities`: JSON.parse moves whole numbers to the front. */
+function withColumnsOfKeys(prediction, { classes }) {
+  const places = new Map(classes.map(({ name }, place) => [name, place]));
+  const place = (name) => places.get(name) ?? -1;
+  const keys = Object.keys(prediction.probabilities);
+  const sent = [...keys].sort((one, other) => place(one) - place(other));
+  const columns = keys.map((name) => sent.indexOf(name));
+  const rows = prediction.trajectory_probabilities.map((row) => columns.map((column) => row[column]));
+  return { ...prediction, trajectory_probabilities: rows };
 }
 
 function asProblem(error) {

@@ -1,5 +1,6 @@
 """The card of one image in a browser, and the page with the keyboard alone."""
 
+import json
 import math
 from contextlib import suppress
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
+from tests.browser import TIMEOUT_MS
 from tests.service.page.browser import expect
 from tests.service.page.lesions import broken, lesion, upload
 
@@ -147,6 +149,54 @@ def test_the_card_says_what_the_image_looks_like_and_whether_passes_agree(
         expect(statements.nth(0).locator("strong")).to_have_text(looks)
         expect(statements.nth(2).locator("strong")).to_have_text(word)
         expect(statements.nth(2)).to_contain_text(sentence)
+
+
+def test_classes_that_are_whole_numbers_keep_their_passes(go) -> None:
+    names = sorted(map(str, range(1, 13)))  # as text: "10" before "2"
+    row = [0.89 if name == "10" else 0.01 for name in names]
+    posted: list[Any] = []
+
+    def add_classes(route: Any) -> None:
+        response = route.fetch(timeout=TIMEOUT_MS)
+        model = response.json()
+        model["classes"] += [{"name": name, "description": name} for name in names]
+        route.fulfill(response=response, json=model)
+
+    def change(answer: dict[str, Any]) -> None:
+        answer["prediction"] |= {
+            "probabilities": dict(zip(names, row, strict=True)),
+            "trajectory_probabilities": [row, row],
+            "trajectories": 2,
+            "label": "10",
+            "msp": 0.89,
+            "unfamiliar": False,
+        }
+
+    def report(route: Any) -> None:
+        posted.append(route.request.post_data_json)
+        route.fulfill(body="")
+
+    with go() as visit:
+        page = visit.page
+        expect(page.locator("#passes option").first).to_be_attached()
+        page.route("**/models/*", add_classes)
+        page.route("**/triage/report?*", report)
+        visit.change_answers(change)
+        page.reload()
+        visit.add(lesion("lesion.jpg"))
+        visit.wait(1)
+        card = visit.card("lesion.jpg")
+        statement = "All 2 sampled passes put 10 first"
+        expect(card.locator(".statements > div").nth(2)).to_contain_text(statement)
+        cells = card.locator("table tbody tr").first.locator("th, td")
+        expect(cells).to_have_text(["10", "89 %", "89 %", "89 %"])
+        page.get_by_role("button", name="Copy as JSON").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        (copied,) = json.loads(page.evaluate("navigator.clipboard.readText()"))
+        with page.expect_download():
+            page.get_by_role("button", name="Save report").click()
+    for prediction in (copied["prediction"], posted[0]["images"][0]["result"]["prediction"]):
+        assert prediction["trajectory_probabilities"] == [[*prediction["probabilities"].values()]] * 2
 
 
 def test_a_broken_file_shows_the_reason_and_affects_no_other(go) -> None:
