@@ -2,6 +2,8 @@
 
 import { byId } from "./dom.js";
 
+const FIELDS = "input:not([type=checkbox], [type=radio]), textarea, select";
+
 /** Calls `add` with every list of added files. */
 export function acceptFiles(add) {
   const input = byId("files");
@@ -12,7 +14,8 @@ export function acceptFiles(add) {
   });
   document.addEventListener("paste", (event) => {
     const files = [...event.clipboardData.files];
-    if (files.length === 0) return;
+    // Spreadsheets put a picture of the cells beside their text.
+    if (files.length === 0 || event.target.closest?.(FIELDS)) return;
     event.preventDefault();
     add(files);
   });

@@ -17,6 +17,17 @@ pytestmark = pytest.mark.browser
 CONFIG = read_config(DEFAULT_CHECKPOINT)
 CLASSES = "Class probabilities"
 FIGURES = "Figures and how to read them"
+COPY = """async (text) => {
+    const canvas = new OffscreenCanvas(300, 200);
+    const paint = canvas.getContext("2d");
+    paint.fillStyle = "peachpuff";
+    paint.fillRect(0, 0, 300, 200);
+    paint.fillStyle = "sienna";
+    paint.fillRect(120, 60, 60, 60);
+    const content = {"image/png": await canvas.convertToBlob({type: "image/png"})};
+    if (text) content["text/plain"] = new Blob([text], {type: "text/plain"});
+    await navigator.clipboard.write([new ClipboardItem(content)]);
+}"""
 
 
 def test_a_card_gives_reasons_then_words_then_figures(go) -> None:
@@ -276,17 +287,20 @@ def test_the_page_works_with_the_keyboard_alone(go) -> None:
 
 def test_an_image_can_be_pasted(go) -> None:
     with go() as visit:
-        visit.page.evaluate(
-            """async () => {
-                const canvas = new OffscreenCanvas(300, 200);
-                const paint = canvas.getContext("2d");
-                paint.fillStyle = "peachpuff";
-                paint.fillRect(0, 0, 300, 200);
-                paint.fillStyle = "sienna";
-                paint.fillRect(120, 60, 60, 60);
-                const blob = await canvas.convertToBlob({type: "image/png"});
-                await navigator.clipboard.write([new ClipboardItem({"image/png": blob})]);
-            }"""
-        )
+        visit.page.evaluate(COPY)
         visit.page.keyboard.press("Control+V")
         expect(visit.card("image.png")).to_contain_text("300 \N{MULTIPLICATION SIGN} 200 pixels")
+
+
+def test_text_that_is_pasted_with_a_picture_into_a_field_is_only_text(go) -> None:
+    with go() as visit:
+        visit.add(lesion("lesion.jpg"))
+        visit.wait(1)
+        visit.page.evaluate(COPY, "Patient 7")
+        field = visit.card("lesion.jpg").get_by_label("Identifier")
+        field.press("Control+V")
+        expect(field).to_have_value("Patient 7")
+        visit.wait(1)
+        visit.page.get_by_label("Images that are added together").focus()
+        visit.page.keyboard.press("Control+V")
+        visit.wait(2)
