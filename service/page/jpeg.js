@@ -5,8 +5,9 @@ import { orientationOf, tiffWith } from "./exif.js";
 const [START, END, SCAN, COMMENT] = [0xd8, 0xd9, 0xda, 0xfe];
 const APPLICATION = { first: 0xe0, last: 0xef };
 const [EXIF_SEGMENT, EXIF] = [0xe1, "Exif"];
+const [JFIF_SEGMENT, JFIF] = [0xe0, "JFIF\0"];
+const JFIF_BYTES = 12; // the rest of the segment is a preview and its size
 const KEPT_OF_JPEG = [ // application segments that change the colours
-  [0xe0, "JFIF\0"],
   [0xe2, "ICC_PROFILE\0"],
   [0xee, "Adobe"],
 ];
@@ -34,7 +35,11 @@ export function jpegWithoutMetadata(bytes) {
     if (marker === EXIF_SEGMENT && startsWith(content, EXIF) && !hasPixels) {
       orientation ??= orientationOf(content.subarray(EXIF.length + 2));
     }
-    if (isKept(marker, content)) kept.push(bytes.subarray(start - 2, end));
+    if (marker === JFIF_SEGMENT && startsWith(content, JFIF)) {
+      kept.push(segment(marker, [...content.subarray(0, JFIF_BYTES), 0, 0]));
+    } else if (isKept(marker, content)) {
+      kept.push(bytes.subarray(start - 2, end));
+    }
     at = end;
     if (marker === SCAN) {
       at = endOfScan(bytes, end);
@@ -77,7 +82,11 @@ function startsWith(content, name) {
 
 function exif(orientation) {
   const tiff = tiffWith(orientation);
-  const header = [0xff, EXIF_SEGMENT, 0, 2 + EXIF.length + 2 + tiff.length];
   const identifier = [...EXIF].map((letter) => letter.charCodeAt(0));
-  return Uint8Array.of(...header, ...identifier, 0, 0, ...tiff);
+  return segment(EXIF_SEGMENT, [...identifier, 0, 0, ...tiff]);
+}
+
+/* Of at most 253 bytes of content. */
+function segment(marker, content) {
+  return Uint8Array.of(0xff, marker, 0, 2 + content.length, ...content);
 }

@@ -113,6 +113,17 @@ def test_an_orientation_in_xmp_is_no_orientation(strip) -> None:
     assert upright(stripped).shape == (64, 96, 3)
 
 
+def test_the_preview_of_a_jfif_segment_goes(strip) -> None:
+    content = file_with_metadata("JPEG")
+    assert content[2:11] == b"\xff\xe0\x00\x10JFIF\x00"
+    preview = SECRET.encode() * 16  # 8 x 8 pixels
+    segment = content[6:18] + bytes([8, 8]) + preview
+    length = (2 + len(segment)).to_bytes(2, "big")
+    stripped = strip(content[:4] + length + segment + content[20:])
+    assert stripped == strip(content)
+    assert content[2:20] in stripped
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_truncated_file_loses_its_metadata_too(strip, kind) -> None:
     content = file_with_metadata(kind)
