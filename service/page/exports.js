@@ -2,21 +2,21 @@
 
 import { byId, html } from "./dom.js";
 import { reportThumbnail } from "./preview.js";
-import { Problem, sentence } from "./problems.js";
+import { NOT_ASKED, Problem, sentence } from "./problems.js";
 import { count } from "./text.js";
 
 const BYTE_ORDER_MARK = "\ufeff"; // without it, spreadsheets do not read UTF-8
 const COPIED = "Copied";
 const FORMULA = /^[=+\-@\t\r\n]/; // a spreadsheet reads such a text as a formula
 
-/** The finished items as the service's report takes them. Names, identifiers, lesions and notes are
- * not sent: `named` fills them in. */
+/** The items as the service's report takes them. Names, identifiers, lesions and notes are not sent:
+ * `named` fills them in. */
 export async function reportImages(items) {
   const tokens = tokensOf(items);
   return Promise.all(
     items.map(async (item) => ({
       file: tokens.get(item),
-      ...(item.problem === null ? { result: item.result } : { problem: documentOf(item.problem) }),
+      ...(problemOf(item) === null ? { result: item.result } : { problem: problemOf(item) }),
       thumbnail: await reportThumbnail(await item.preview),
       lesion: lesionToken(item, items),
     })),
@@ -82,13 +82,17 @@ function printable(text) {
     `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
-/** The finished items as JSON: the answers of the service, each with its file name, identifier, note
- * and lesion, and with what was decided. */
+/** The items as JSON: the answers of the service, each with its file name, identifier, note and
+ * lesion, and with what was decided. */
 export function asJson(items) {
-  const entries = items.map(({ name, identifier, note, lesion, problem, result, decided }) => {
-    const file = { file: name, identifier, note, lesion, ...(decided === null ? {} : { decided }) };
-    if (problem !== null) return { ...file, problem: documentOf(problem) };
-    return { ...file, problem: null, ...(result.disposition === null ? result.prediction : result) };
+  const entries = items.map((item) => {
+    const { name, identifier, note, lesion, result, decided } = item;
+    const file = { file: name, identifier, note, lesion };
+    const problem = problemOf(item);
+    if (problem !== null) return { ...file, problem };
+    const decision = decided === null ? {} : { decided };
+    const answer = result.disposition === null ? result.prediction : result;
+    return { ...file, ...decision, problem, ...answer };
   });
   return JSON.stringify(entries, null, 2);
 }
@@ -149,6 +153,8 @@ export function onClick(id, action) {
   });
 }
 
-function documentOf({ code, title, detail }) {
-  return { code, title, detail };
+/* The problem document of an item, also while an earlier result is shown; null with a result. */
+function problemOf({ isPending, problem }) {
+  if (isPending) return NOT_ASKED;
+  return problem && { code: problem.code, title: problem.title, detail: problem.detail };
 }

@@ -189,10 +189,6 @@ function classesOf(name) {
   return controls.models.find((model) => model.name === name)?.classes ?? [];
 }
 
-function finished() {
-  return list.sorted(items.filter(({ isPending }) => !isPending));
-}
-
 function announce(text) {
   byId("announcements").append(html("p", {}, text));
 }
@@ -231,7 +227,7 @@ function showCurl() {
 }
 
 async function saveReport(format) {
-  const shown = finished();
+  const shown = list.sorted(items);
   const report = await service.report(await reportImages(shown), format);
   save(await named(report, shown, format), `triage.${format}`);
 }
@@ -251,7 +247,7 @@ byId("open-all").addEventListener("click", ({ target }) => {
 });
 onClick("save-report", () => saveReport("html"));
 onClick("save-csv", () => saveReport("csv"));
-onClick("copy-json", (button) => copy(asJson(finished()), button, "triage.json"));
+onClick("copy-json", (button) => copy(asJson(list.sorted(items)), button, "triage.json"));
 onClick("copy-curl", (button) => copy(byId("curl").textContent, button, "curl.txt"));
 byId("print").addEventListener("click", () => print());
 addEventListener("beforeprint", () => describePrint(items));

@@ -62,6 +62,11 @@ export const PAGE_FAILED = {
   title: "The page failed",
   detail: "the response could not be displayed",
 };
+export const NOT_ASKED = {
+  code: "not_asked",
+  title: "Not assessed",
+  detail: "it was saved before its result",
+};
 
 const ADVICE = {
   unreachable: "Retry when the server is available again; the image is still on this page.",

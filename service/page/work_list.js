@@ -9,7 +9,7 @@ const ALL = "all";
 
 /** The groups, the most urgent first: an item is in that of its status. */
 const GROUPS = [
-  "urgent", "unfamiliar", "refer", "retake", "unclear", "agreed", "problem", "routine", "pending",
+  "urgent", "unfamiliar", "refer", "retake", "unclear", "agreed", "problem", "pending", "routine",
 ];
 const STATUSES = ["urgent", "unfamiliar", "refer", "retake", "routine", "unclear", "agreed", "problem"];
 const TITLES = {

@@ -32,6 +32,17 @@ def download(visit: Any, button: str, folder: Path) -> Path:
     return file
 
 
+def problems_copied(page: Any) -> list[str]:
+    """The codes of the problems in the copied JSON; "" for a result."""
+    page.evaluate("navigator.clipboard.writeText('')")
+    page.get_by_role("button", name="Copy as JSON").or_(
+        page.get_by_role("button", name="Copied")
+    ).click()
+    page.wait_for_function("async () => (await navigator.clipboard.readText()) !== ''")
+    entries = json.loads(page.evaluate("navigator.clipboard.readText()"))
+    return [one["problem"]["code"] if one["problem"] else "" for one in entries]
+
+
 def test_the_report_is_that_of_the_command_line_and_works_offline(three, browser, tmp_path) -> None:
     file = download(three, "Save report", tmp_path)
     assert file.name == "triage.html"
@@ -98,6 +109,41 @@ def test_the_json_is_the_answer_of_the_service_with_the_file_name(three) -> None
         assert answer in answers
     (problem,) = (one["problem"] for one in copied if one["problem"])
     assert problem["code"] == "unusable_image"
+
+
+def test_an_image_without_its_result_yet_is_not_assessed_in_what_is_saved(go, tmp_path) -> None:
+    held: list[Any] = []
+
+    def hold_first(route: Any) -> None:
+        if held:
+            route.fallback()
+        else:
+            held.append(route)
+
+    with go() as visit:
+        page = visit.page
+        routine = {"disposition": "routine", "title": "Routine", "reasons": []}
+        visit.change_answers(lambda answer: answer.update(routine))
+        page.route("**/triage?*", hold_first)
+        page.get_by_label("Images that are added together").check()
+        visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN))
+        expect(page.locator("article[aria-busy=false]")).to_have_count(1)
+        file = download(visit, "CSV", tmp_path)
+        rows = csv.DictReader(file.open(newline="", encoding="utf-8-sig"))
+        keys = ("problem", "disposition", "lesion_disposition")
+        expected = [("", "routine", ""), ("not_asked", "", "")]
+        assert sorted(tuple(row[key] for key in keys) for row in rows) == expected
+        assert sorted(problems_copied(page)) == ["", "not_asked"]
+        held[0].fallback()
+        visit.wait(2)
+        assert problems_copied(page) == ["", ""]
+        page.route("**/triage?*", held.append)
+        page.locator("#passes").dispatch_event("change")
+        expect(page.locator("article[aria-busy=true]")).to_have_count(2)
+        assert problems_copied(page) == ["not_asked"] * 2
+        for route in held[1:]:
+            route.fallback()
+        visit.wait(2)
 
 
 def test_a_failed_report_is_explained_beside_the_button(three) -> None:

@@ -222,6 +222,29 @@ def test_a_row_keeps_the_focus_when_the_list_is_sorted_again(go) -> None:
         expect(visit.row("first.jpg")).to_be_focused()
 
 
+def test_a_lesion_with_an_image_in_progress_is_not_routine(go) -> None:
+    held: list[Any] = []
+
+    def hold_first(route: Any) -> None:
+        if held:
+            route.fallback()
+        else:
+            held.append(route)
+
+    with go() as visit:
+        page = visit.page
+        visit.change_answers(decided(["routine", "routine"]))
+        page.route("**/triage?*", hold_first)
+        page.locator("#one-lesion").check()
+        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN))
+        expect(page.locator("article[aria-busy=false]")).to_have_count(1)
+        expect(page.locator("#summary")).to_have_text("2 images of 1 lesion: 1 in progress")
+        assert page.evaluate(STATES) == ["pending"]
+        held[0].fallback()
+        visit.wait(2)
+        expect(page.locator("#summary")).to_have_text("2 images of 1 lesion: 1 routine")
+
+
 def test_images_of_a_lesion_are_one_row_with_the_most_urgent_of_them(go) -> None:
     with go() as visit:
         page = visit.page
