@@ -21,7 +21,7 @@ import { WorkList } from "./work_list.js";
 const ANNOUNCED_ONE_BY_ONE = 3; // images; a longer list is announced as a whole
 const NARROW = "(max-width: 44rem)"; // where new results are below the fold
 
-const service = new Service();
+const service = new Service(() => keyForm.show(service.key !== null));
 const items = [];
 let removed = []; // what Undo brings back
 let isNew = false; // images were added whose results are not on the screen yet
@@ -104,13 +104,8 @@ function remove(item) {
 }
 
 /** Records a decision on the result of an item. Returns all that is recorded. Throws Problem. */
-async function decide({ result }, fields) {
-  try {
-    return await service.decide({ request_id: result.prediction.request_id, ...fields });
-  } catch (error) {
-    if (error.code === "not_authenticated") keyForm.show(service.key !== null);
-    throw error;
-  }
+function decide({ result }, fields) {
+  return service.decide({ request_id: result.prediction.request_id, ...fields });
 }
 
 function removeAll(gone) {
@@ -140,7 +135,6 @@ function drop(item) {
 
 /** Called after every change of an item's state. */
 function changed(item) {
-  if (item.problem?.code === "not_authenticated") keyForm.show(service.key !== null);
   update();
   if (item.isPending) return;
   const isLast = !items.some(({ isPending }) => isPending);
@@ -216,8 +210,8 @@ async function showSelectedModel() {
 /** Shows a problem that belongs to no image. */
 function showGlobalProblem(error) {
   if (!(error instanceof Problem)) throw error;
-  if (error.code === "not_authenticated") keyForm.show(service.key !== null);
-  else byId("trouble").textContent = `${error.title}: ${sentence(error.detail)}`;
+  if (error.code === "not_authenticated") return; // the form for a key is shown
+  byId("trouble").textContent = `${error.title}: ${sentence(error.detail)}`;
 }
 
 function showCurl() {

@@ -7,7 +7,9 @@ const NEUTRAL_NAME = "image"; // the file's real name may identify a patient
 
 /** Sends requests to the server of the page. Keeps the key in memory only. */
 export class Service {
-  constructor() {
+  /** refused: called when the server requires a key, or another one. */
+  constructor(refused) {
+    this.refused = refused;
     this.key = null;
   }
 
@@ -82,6 +84,7 @@ export class Service {
     if (response.ok) return response;
     const body = await bodyOf(response, options.signal);
     const retryAfterS = Number.parseInt(response.headers.get("Retry-After"), 10);
+    if (body.code === "not_authenticated") this.refused();
     throw new Problem({
       code: body.code ?? UNREADABLE.code,
       status: response.status,

@@ -153,6 +153,14 @@ def test_a_failed_report_is_explained_beside_the_button(three) -> None:
     expect(three.page.get_by_text("The server is busy: One report.")).to_be_visible()
 
 
+@pytest.mark.parametrize("button", ["Save report", "CSV"])
+def test_a_key_that_is_no_longer_accepted_is_asked_for(three, button) -> None:
+    body = json.dumps({"code": "not_authenticated", "title": "An API key is required"})
+    three.page.route("**/triage/report?*", lambda route: route.fulfill(status=401, body=body))
+    three.page.get_by_role("button", name=button, exact=True).click()
+    expect(three.page.get_by_label("This server requires an API key")).to_be_focused()
+
+
 def test_the_print_has_all_rows_their_reasons_and_origin_but_no_controls(three) -> None:
     page = three.page
     page.evaluate("window.print = () => dispatchEvent(new Event('beforeprint'))")
