@@ -68,9 +68,9 @@ function add(files) {
   isNew = true;
 }
 
-/** A name for a lesion that no item has. */
+/** A name for a lesion that no item has, and none that Undo brings back. */
 function newLesion() {
-  const names = new Set(items.map(({ lesion }) => lesion));
+  const names = new Set([...items, ...removed].map(({ lesion }) => lesion.trim()));
   let number = 1;
   while (names.has(`L${number}`)) number += 1;
   return `L${number}`;

@@ -245,6 +245,20 @@ def test_a_lesion_with_an_image_in_progress_is_not_routine(go) -> None:
         expect(page.locator("#summary")).to_have_text("2 images of 1 lesion: 1 routine")
 
 
+def test_images_that_undo_brings_back_are_of_another_lesion_than_new_ones(go) -> None:
+    with go() as visit:
+        page = visit.page
+        page.locator("#one-lesion").check()
+        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN))
+        visit.wait(2)
+        page.get_by_role("button", name="Remove all").click()
+        visit.add(lesion("c.jpg"), lesion("d.jpg", EVEN))
+        visit.wait(2)
+        page.get_by_role("button", name="Undo").click()
+        visit.wait(4)
+        expect(page.locator("#summary")).to_contain_text("4 images of 2 lesions: ")
+
+
 def test_images_of_a_lesion_are_one_row_with_the_most_urgent_of_them(go) -> None:
     with go() as visit:
         page = visit.page
