@@ -1,5 +1,6 @@
 /* Requests the results of images, some at a time; retries while the server is overloaded. */
 
+import { bytesOf } from "./item.js";
 import { withoutMetadata } from "./metadata.js";
 import { EMPTY_FILE, PAGE_FAILED, Problem } from "./problems.js";
 import { taskQueue } from "./queue.js";
@@ -72,6 +73,7 @@ export class Analysis {
     if (file.size === 0) throw new Problem(EMPTY_FILE);
     const { options, model, hasPolicy, strip } = await this.request();
     const sent = strip ? await withoutMetadata(file) : file;
+    await bytesOf(sent.slice(0, 1)); // an upload that fails does not say why
     if (sent.size + MULTIPART_BYTES > model.max_body_bytes) throw tooLarge(sent, model);
     if (hasPolicy) {
       const result = await this.service.triage(sent, options, signal);

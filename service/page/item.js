@@ -1,6 +1,7 @@
 /* One image on the page: its file, and the state of its analysis. */
 
 import { preview } from "./preview.js";
+import { Problem, UNREADABLE_FILE } from "./problems.js";
 import { shown } from "./shown.js";
 
 let created = 0;
@@ -21,8 +22,13 @@ export async function itemWith(file, items) {
   return null;
 }
 
-async function bytesOf(file) {
-  return new Uint8Array(await file.arrayBuffer());
+/** The content of a file. Throws Problem for a folder, and for a file that has changed. */
+export async function bytesOf(file) {
+  try {
+    return new Uint8Array(await file.arrayBuffer());
+  } catch {
+    throw new Problem(UNREADABLE_FILE);
+  }
 }
 
 export class Item {

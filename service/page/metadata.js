@@ -1,6 +1,7 @@
 /* Files without metadata: no place, time, camera, name or comment; the pixels do not change. */
 
 import { byId } from "./dom.js";
+import { bytesOf } from "./item.js";
 import { jpegWithoutMetadata } from "./jpeg.js";
 import { pngWithoutMetadata } from "./png.js";
 import { Problem, noImage } from "./problems.js";
@@ -12,12 +13,12 @@ const FORMATS = [
   [[0x57, 0x45, 0x42, 0x50], 8, webpWithoutMetadata], // RIFF, size, WEBP
 ];
 
-/** Returns the file without metadata. Throws Problem for a file that is no JPEG, PNG or WebP: what
- * it contains is unknown, so that it is not sent.
+/** Returns the file without metadata. Throws Problem as `bytesOf`, and for a file that is no JPEG, PNG
+ * or WebP: what it contains is unknown, so that it is not sent.
  * @param {Blob} file
  * @returns {Promise<Blob>} */
 export async function withoutMetadata(file) {
-  const bytes = new Uint8Array(await file.arrayBuffer());
+  const bytes = await bytesOf(file);
   const format = FORMATS.find(([magic, at]) => magic.every((byte, i) => bytes[at + i] === byte));
   if (format === undefined) throw new Problem(noImage(kindOf(bytes)));
   return new Blob(format[2](bytes), { type: file.type });

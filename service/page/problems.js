@@ -47,6 +47,12 @@ export const EMPTY_FILE = {
   title: "The file is empty",
   detail: "expected a JPEG, PNG or WebP image; the file has no content",
 };
+export const UNREADABLE_FILE = {
+  code: "unreadable_file",
+  status: 422,
+  title: "The file cannot be read",
+  detail: "it is a folder, or it has changed or disappeared since it was added",
+};
 /** The problem of a file that is not read; `kind`: what it is, if that is known. */
 export function noImage(kind) {
   const what = kind === undefined ? "" : `; this is ${kind.name}: ${kind.advice}`;
@@ -77,6 +83,7 @@ const ADVICE = {
   upload_too_slow: "Retry on a faster connection, or with a smaller file.",
   unsupported_media: "Export the image as JPEG, PNG or WebP and add it again.",
   invalid_upload: "Export or take the image again and add it.",
+  unreadable_file: "Add the file again; add the files of a folder instead of the folder.",
   unusable_image: "Export or take the image again and add it.",
   quota_exceeded: "The rate limit of this key is reached.",
   overloaded: "The server is busy; the image is not the cause.",

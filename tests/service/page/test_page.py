@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,14 @@ import pytest
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from tests.browser import TIMEOUT_MS
 from tests.service.page.browser import expect
-from tests.service.page.lesions import broken, lesion, upload
+from tests.service.page.lesions import (
+    IRREGULAR,
+    broken,
+    file_of,
+    lesion,
+    lesion_image,
+    upload,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -229,6 +237,22 @@ def test_a_broken_file_shows_the_reason_and_affects_no_other(go) -> None:
         expect(visit.card("good.jpg")).to_have_attribute(
             "data-state", visit.answers()[0]["disposition"]
         )
+        expect(visit.page.get_by_role("button", name="Retry")).to_have_count(0)  # it cannot help
+
+
+@pytest.mark.parametrize("strip", [True, False], ids=["without metadata", "as it is"])
+def test_a_file_that_disappeared_after_it_was_added_is_named_as_the_cause(
+    go, tmp_path: Path, strip
+) -> None:
+    file = tmp_path / "lesion.jpg"
+    file.write_bytes(file_of(lesion_image(IRREGULAR)))
+    with go() as visit:
+        visit.page.get_by_label("Remove metadata").set_checked(strip)
+        visit.page.set_input_files("#files", file)
+        visit.wait(1)
+        file.unlink()
+        visit.page.locator("#passes").dispatch_event("change")
+        expect(visit.row("lesion.jpg")).to_contain_text("The file cannot be read.")
         expect(visit.page.get_by_role("button", name="Retry")).to_have_count(0)  # it cannot help
 
 
