@@ -132,7 +132,7 @@ export class Entry {
   }
 
   #lesionField() {
-    const field = this.#field(LESION);
+    const field = this.#field(LESION, "change"); // part of a text would move the row
     field.classList.add("triage-only");
     const hint = html("p", { class: "hint", id: `lesion-hint-${this.item.id}` },
       "Images with the same text here show one lesion. The most urgent one decides.");
@@ -142,12 +142,12 @@ export class Entry {
     return field;
   }
 
-  #field([name, label, maxlength]) {
+  #field([name, label, maxlength], event = "input") {
     const { item } = this;
     const input = html("input", {
       id: `${name}-${item.id}`, type: "text", autocomplete: "off", maxlength, value: item[name],
     });
-    input.addEventListener("input", () => {
+    input.addEventListener(event, () => {
       item[name] = input.value;
       this.identifier.textContent = item.identifier;
     });

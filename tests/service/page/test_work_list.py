@@ -245,6 +245,33 @@ def test_a_lesion_with_an_image_in_progress_is_not_routine(go) -> None:
         expect(page.locator("#summary")).to_have_text("2 images of 1 lesion: 1 routine")
 
 
+@pytest.mark.parametrize("name", ["b.jpg", "c.jpg"], ids=["of another image", "of the same image"])
+def test_a_lesion_can_be_typed_while_a_result_arrives(go, name) -> None:
+    held: list[Any] = []
+    with go() as visit:
+        page = visit.page
+        visit.change_answers(decided(["routine"] * 3))
+        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN))
+        visit.wait(2)
+        visit.row("a.jpg").click()
+        visit.card("a.jpg").get_by_label("Lesion").fill("L1")
+        page.keyboard.press("Tab")
+        page.route("**/triage?*", held.append)
+        visit.add(lesion("c.jpg", TURNED))
+        visit.row(name).click()
+        field = visit.card(name).get_by_label("Lesion")
+        field.click()
+        page.keyboard.type("L1")
+        while not held:
+            page.wait_for_timeout(100)
+        held[0].fallback()
+        visit.wait(3)
+        page.keyboard.type("2")
+        page.keyboard.press("Tab")
+        expect(field).to_have_value("L12")
+        expect(page.locator("#summary")).to_have_text("3 images: 3 routine")
+
+
 def test_images_that_undo_brings_back_are_of_another_lesion_than_new_ones(go) -> None:
     with go() as visit:
         page = visit.page
