@@ -90,11 +90,9 @@ export class Analysis {
 /* The prediction with the columns of `trajectory_probabilities` in the order of the keys of
  * `probabilities`: JSON.parse moves whole numbers to the front. */
 function withColumnsOfKeys(prediction, { classes }) {
-  const places = new Map(classes.map(({ name }, place) => [name, place]));
-  const place = (name) => places.get(name) ?? -1;
   const keys = Object.keys(prediction.probabilities);
-  const sent = [...keys].sort((one, other) => place(one) - place(other));
-  const columns = keys.map((name) => sent.indexOf(name));
+  if (!keys.some((name) => /^\d+$/.test(name))) return prediction;
+  const columns = keys.map((name) => classes.findIndex((one) => one.name === name));
   const rows = prediction.trajectory_probabilities.map((row) => columns.map((column) => row[column]));
   return { ...prediction, trajectory_probabilities: rows };
 }

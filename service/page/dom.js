@@ -29,10 +29,13 @@ export function part(title, ...content) {
   return html("section", { class: "part" }, html("h5", {}, title), content);
 }
 
-/** Makes the elements the children of a list; moves only those that are out of place. */
+/** Makes the elements the children of a list; moves only those that are out of place, where the
+ * browser can without a change of the focus. */
 export function arrange(list, elements) {
   elements.forEach((element, index) => {
-    if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null);
+    if (list.children[index] === element) return;
+    const keepsFocus = "moveBefore" in list && list.isConnected && element.isConnected;
+    list[keepsFocus ? "moveBefore" : "insertBefore"](element, list.children[index] ?? null);
   });
 }
 

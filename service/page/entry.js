@@ -132,12 +132,12 @@ export class Entry {
   }
 
   #lesionField() {
-    const field = this.#field(LESION, "change"); // part of a text would move the row
+    const field = this.#field(LESION, "focusout"); // part of the text would move the row
     field.classList.add("triage-only");
     const hint = html("p", { class: "hint", id: `lesion-hint-${this.item.id}` },
       "Images with the same text here show one lesion. The most urgent one decides.");
     field.querySelector("input").setAttribute("aria-describedby", hint.id);
-    field.addEventListener("change", () => this.actions.grouped(this.item));
+    field.addEventListener("focusout", () => this.actions.grouped(this.item));
     field.append(hint);
     return field;
   }

@@ -35,9 +35,7 @@ def download(visit: Any, button: str, folder: Path) -> Path:
 def problems_copied(page: Any) -> list[str]:
     """The codes of the problems in the copied JSON; "" for a result."""
     page.evaluate("navigator.clipboard.writeText('')")
-    page.get_by_role("button", name="Copy as JSON").or_(
-        page.get_by_role("button", name="Copied")
-    ).click()
+    page.locator("#copy-json").click()
     page.wait_for_function("async () => (await navigator.clipboard.readText()) !== ''")
     entries = json.loads(page.evaluate("navigator.clipboard.readText()"))
     return [one["problem"]["code"] if one["problem"] else "" for one in entries]
@@ -114,11 +112,14 @@ def test_the_json_is_the_answer_of_the_service_with_the_file_name(three) -> None
 def test_an_image_without_its_result_yet_is_not_assessed_in_what_is_saved(go, tmp_path) -> None:
     held: list[Any] = []
 
+    def hold(route: Any) -> None:
+        held.append(route)
+
     def hold_first(route: Any) -> None:
         if held:
             route.fallback()
         else:
-            held.append(route)
+            hold(route)
 
     with go() as visit:
         page = visit.page
@@ -137,7 +138,7 @@ def test_an_image_without_its_result_yet_is_not_assessed_in_what_is_saved(go, tm
         held[0].fallback()
         visit.wait(2)
         assert problems_copied(page) == ["", ""]
-        page.route("**/triage?*", held.append)
+        page.route("**/triage?*", hold)
         page.locator("#passes").dispatch_event("change")
         expect(page.locator("article[aria-busy=true]")).to_have_count(2)
         assert problems_copied(page) == ["not_asked"] * 2

@@ -215,9 +215,8 @@ def test_classes_that_are_whole_numbers_keep_their_passes(go) -> None:
         with page.expect_download():
             page.get_by_role("button", name="Save report").click()
     for prediction in (copied["prediction"], posted[0]["images"][0]["result"]["prediction"]):
-        assert (
-            prediction["trajectory_probabilities"] == [[*prediction["probabilities"].values()]] * 2
-        )
+        mean = list(prediction["probabilities"].values())
+        assert prediction["trajectory_probabilities"] == [mean, mean]
 
 
 def test_a_broken_file_shows_the_reason_and_affects_no_other(go) -> None:

@@ -248,6 +248,10 @@ def test_a_lesion_with_an_image_in_progress_is_not_routine(go) -> None:
 @pytest.mark.parametrize("name", ["b.jpg", "c.jpg"], ids=["of another image", "of the same image"])
 def test_a_lesion_can_be_typed_while_a_result_arrives(go, name) -> None:
     held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
     with go() as visit:
         page = visit.page
         visit.change_answers(decided(["routine"] * 3))
@@ -256,7 +260,7 @@ def test_a_lesion_can_be_typed_while_a_result_arrives(go, name) -> None:
         visit.row("a.jpg").click()
         visit.card("a.jpg").get_by_label("Lesion").fill("L1")
         page.keyboard.press("Tab")
-        page.route("**/triage?*", held.append)
+        page.route("**/triage?*", hold)
         visit.add(lesion("c.jpg", TURNED))
         visit.row(name).click()
         field = visit.card(name).get_by_label("Lesion")
