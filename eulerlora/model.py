@@ -145,6 +145,8 @@ class EulerLoRA:
     def push_to_hub(self, repository: str, private: bool | None = None, **options: Any) -> str:
         """Uploads the model's checkpoint to a repository of the Hugging Face Hub.
 
+        It replaces an earlier checkpoint; other files of the repository stay.
+
         Args:
             repository: ORGANISATION/NAME, created if it does not exist.
             private: Of a new repository.

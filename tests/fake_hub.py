@@ -1,6 +1,6 @@
 """A repository of the Hugging Face Hub on this machine, for its real client.
 
-A commit adds files to the folder that the repository serves, and all its revisions have them.
+A commit changes the folder that the repository serves, and all its revisions have its files.
 """
 
 import base64
@@ -99,8 +99,12 @@ def _handler(folder: Path, created: list[dict[str, Any]]) -> type[BaseHTTPReques
                 known = {"uploadMode": "regular", "shouldIgnore": False}
                 answer = {"files": [known | {"path": f["path"]} for f in requests[0]["files"]]}
             elif path == f"/api/models/{NAME}/commit/main":
-                for entry in (request["value"] for request in requests if request["key"] == "file"):
-                    (folder / entry["path"]).write_bytes(base64.b64decode(entry["content"]))
+                for request in requests:
+                    entry = request["value"]
+                    if request["key"] == "file":
+                        (folder / entry["path"]).write_bytes(base64.b64decode(entry["content"]))
+                    elif request["key"] == "deletedFile":
+                        (folder / entry["path"]).unlink()
                 url = f"http://{self.headers['Host']}/{NAME}/commit/{COMMIT}"
                 answer = {"commitUrl": url, "commitOid": COMMIT}
             elif path != "/api/validate-yaml":

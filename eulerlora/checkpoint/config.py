@@ -155,8 +155,7 @@ class CheckpointConfig(Settings):
         margins: As in `AutoRecord`.
         bfloat16: As in `AutoRecord`.
         features: Describes the feature statistics; None if they were not fitted.
-        training_images_sha256: Digest of `training_images.safetensors`; None without this file, and
-            in checkpoints of earlier versions.
+        training_images_sha256: Digest of `training_images.safetensors`; None without this file.
     """
 
     format_version: Literal[1] = 1

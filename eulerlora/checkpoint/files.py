@@ -3,10 +3,11 @@
 Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
 `backbone.safetensors` unless the backbone is one of torchvision's published weights,
 `auto.json` (`eulerlora.checkpoint.config.AutoRecord`) if a calibration made it,
-`ood.safetensors` if feature statistics were fitted, and `training_images.safetensors` if the
-digests of the training images are known. A checkpoint is data: no pickle in it is ever read, and
-only regular files are. A command that changes several of its files does so in one step
-(`eulerlora_contract.output_files.changed_folder`); readers find them with `current_file`.
+`ood.safetensors` if feature statistics were fitted, `training_images.safetensors` if the digests of
+the training images are known, and `reliability.png` if the card shows an evaluation. A checkpoint
+is data: no pickle in it is ever read, and only regular files are. A command that changes several of
+its files does so in one step (`eulerlora_contract.output_files.changed_folder`); readers find them
+with `current_file`.
 
 The known answer is an image with the probabilities that an intact model returns in float32 on a
 CPU: `known_answer.png` has smooth random colours, and `known_answer.json` has its SHA-256 and the
@@ -280,7 +281,7 @@ def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> 
 
 FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safetensors"
 CONFIG_FILE, ADAPTERS_FILE = "config.json", "adapters.safetensors"
-_AUTO_FILE = "auto.json"
+AUTO_FILE, CHART_FILE = "auto.json", "reliability.png"
 DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
 """The folder of the checkpoint that ships with the package."""
 
@@ -429,18 +430,17 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
     """Digests of the images that the checkpoint in `folder` was trained on.
 
     They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
-    `backbone`; empty if they are not known. Raises CheckpointError for a file that is damaged or
-    has another digest than in `config.json`.
+    `backbone`; empty if `config.json` has no digest of their file. Raises CheckpointError for a
+    file that is damaged or has another digest.
     """
 
     def read() -> dict[str, Tensor]:
-        path, expected = current_file(folder, TRAINING_IMAGES_FILE), None
-        if current_file(folder, CONFIG_FILE).exists():
-            expected = _read_config(folder)[1].training_images_sha256
-        if expected is None and not path.exists():
+        expected = _read_config(folder)[1].training_images_sha256
+        if expected is None:
             return {}
+        path = current_file(folder, TRAINING_IMAGES_FILE)
         try:
-            if expected is not None and _file_sha256(path) != expected:
+            if _file_sha256(path) != expected:
                 raise CheckpointError(path, f"its SHA-256 differs from that in {CONFIG_FILE}")
             digests = load_file(path)
         except (OSError, SafetensorError) as error:
@@ -456,14 +456,14 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
 def write_config(folder: Path, config: CheckpointConfig) -> None:
     """Writes `config.json` after `auto.json`, which is removed if the config has none of it."""
     if config.auto == AutoRecord():
-        (folder / _AUTO_FILE).unlink(missing_ok=True)
+        (folder / AUTO_FILE).unlink(missing_ok=True)
     else:
         write_auto_record(folder, config)
     write_text(folder / CONFIG_FILE, _text(config))
 
 
 def write_auto_record(folder: Path, config: CheckpointConfig) -> None:
-    write_text(folder / _AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
+    write_text(folder / AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
 
 
 def stored_card(folder: Path) -> str:
@@ -493,7 +493,7 @@ def _file_sha256(path: Path) -> str:
 def _read_config(folder: Path) -> tuple[bytes, CheckpointConfig]:
     """The text of `config.json`, and the config with the fields of `auto.json`."""
     _check_kinds(folder)
-    path, auto_path = current_file(folder, CONFIG_FILE), current_file(folder, _AUTO_FILE)
+    path, auto_path = current_file(folder, CONFIG_FILE), current_file(folder, AUTO_FILE)
     text = _read(path)
     try:
         config = CheckpointConfig.model_validate_json(text)

@@ -8,11 +8,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from eulerlora.checkpoint.files import AUTO_FILE, CHART_FILE, FEATURES_FILE, TRAINING_IMAGES_FILE
+from eulerlora.checkpoint.signature import SIGNATURE_FILE
+from eulerlora.checkpoint.weights import BACKBONE_FILE
 from eulerlora_contract.errors import HubError
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 PREFIX = "hf://"
-FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*", "model.sig")
+FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*", SIGNATURE_FILE)
+_OPTIONAL = (
+    AUTO_FILE, BACKBONE_FILE, CHART_FILE, FEATURES_FILE, SIGNATURE_FILE, TRAINING_IMAGES_FILE,
+)  # fmt: skip
+"""Files that not every checkpoint has: an upload deletes those of an earlier one."""
 _PICKLES = ("pytorch_model*.bin", "open_clip_pytorch_model.bin")
 
 
@@ -60,6 +67,8 @@ def upload(
 ) -> str:
     """Uploads the checkpoint in a folder, without a report; returns the URL of the commit.
 
+    The commit deletes the files of an earlier checkpoint that this one does not have.
+
     Args:
         folder: Of the checkpoint; files in its subfolders are left out.
         repository: Created if it does not exist; its revision is the branch.
@@ -78,6 +87,7 @@ def upload(
                 folder_path=folder,
                 allow_patterns=list(FILES),
                 ignore_patterns="*/*",
+                delete_patterns=list(_OPTIONAL),
                 revision=repository.revision,
                 **options,
             )

@@ -1,5 +1,6 @@
 """A tiny image folder, a tiny backbone file, and a recipe that trains on them."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, read_config, write_config
 from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
@@ -49,6 +51,14 @@ workers = 0
 samples = 2
 ood = [{ kind = "images", path = "other" }]
 """
+
+
+def write_training_images(folder: Path, content: bytes) -> None:
+    """Gives a checkpoint this `training_images.safetensors`, with its digest."""
+    (folder / TRAINING_IMAGES_FILE).write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    config = read_config(folder).model_copy(update={"training_images_sha256": digest})
+    write_config(folder, config)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     ADAPTERS_FILE,
+    CHART_FILE,
     TRAINING_IMAGES_FILE,
     Checkpoint,
     load_checkpoint,
@@ -91,7 +92,6 @@ from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Ints, cluster_indices, proportion
 from training.evaluation.prediction_sets import Lesions, set_coverages
 from training.recipe.schema import CALIBRATED_SAMPLES
-from training.reporting.charts import RELIABILITY
 from training.reporting.model_card import site_sections
 
 _HEADS, _TEMPERATURE = "heads", "temperature"
@@ -120,7 +120,7 @@ keeps 95% is then below 95%. Results state the confidence in both cases.
 """
 
 _FEATURE_FOLDS = 2
-_COPIED = (ADAPTERS_FILE, BACKBONE_FILE, RELIABILITY, TRAINING_IMAGES_FILE)
+_COPIED = (ADAPTERS_FILE, BACKBONE_FILE, CHART_FILE, TRAINING_IMAGES_FILE)
 _SECTION = re.compile(r"^## ", re.MULTILINE)
 
 

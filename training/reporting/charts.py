@@ -23,6 +23,7 @@ from sklearn.metrics import (
 )
 from torchvision.transforms.v2.functional import to_pil_image
 
+from eulerlora.checkpoint.files import CHART_FILE
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.output_files import atomic_write
@@ -40,7 +41,6 @@ from training.evaluation.report_schema import FLAG_METRICS, ModeReport
 from training.reporting.tables import SCORE_NAMES, counted_images, ood_groups
 
 FigureFormat = Literal["svg", "pdf"]
-RELIABILITY = "reliability.png"
 
 # The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.
@@ -79,7 +79,7 @@ def chart_files(evaluation: Evaluation, pictures: bool = False) -> Iterator[Char
         mode.title: calibration_bins(predictions.probabilities.numpy(), labels)
         for mode, predictions in modes
     }
-    yield ChartFile(RELIABILITY, "Reliability diagrams", reliability_diagram(bins, subtitle))
+    yield ChartFile(CHART_FILE, "Reliability diagrams", reliability_diagram(bins, subtitle))
     weights = unit_weights(len(labels))
     curves = {
         mode.title: risk_coverage(p.msp.numpy(), p.labels.numpy() != labels, weights)

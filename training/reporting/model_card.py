@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import read_config, stored_revision, write_card
+from eulerlora.checkpoint.files import CHART_FILE, read_config, stored_revision, write_card
 from eulerlora.checkpoint.hub import REPOSITORY
 from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora.settings import Provenance
@@ -22,7 +22,6 @@ from training.evaluation.ood_sets import GENERATED
 from training.evaluation.report_schema import Report, read_report
 from training.recipe.archives import archive_names
 from training.recipe.file import RECIPES
-from training.reporting.charts import RELIABILITY
 from training.reporting.report import result_sections, summary_sections
 from training.reporting.tables import enumeration
 
@@ -103,8 +102,8 @@ def write_model_card(
             f"{folder}, got another; run `eulerlora policy fit` again"
         )
     with changed_folder(folder) as partial:
-        with atomic_write(partial / RELIABILITY) as chart:
-            chart.write_bytes(current_file(report_folder, RELIABILITY).read_bytes())
+        with atomic_write(partial / CHART_FILE) as chart:
+            chart.write_bytes(current_file(report_folder, CHART_FILE).read_bytes())
         write_card(partial, model_card(read_config(folder), report, comparison, performance))
 
 
@@ -226,7 +225,7 @@ def _results(report: Report) -> Iterator[Section]:
     titles = " and ".join(mode.title for mode in report.modes)
     yield (
         "Calibration",
-        f"![Reliability diagrams, {titles}]({RELIABILITY})\n\nEach bar is the accuracy of the "
+        f"![Reliability diagrams, {titles}]({CHART_FILE})\n\nEach bar is the accuracy of the "
         "images whose top probability lies in the bin. The hatched area is the gap to their mean "
         "top probability. The lower chart shows the number of images in each bin; bins of fewer "
         "than 10 images are faint.",

@@ -226,6 +226,7 @@ def test_digests_of_training_images_are_verified_where_the_config_has_theirs(
     (folder / TRAINING_IMAGES_FILE).unlink()
     with pytest.raises(CheckpointError):
         read_training_images(folder)
+    save_file(digests, folder / TRAINING_IMAGES_FILE)
     write_config(folder, config)
     assert read_training_images(folder) == {}
 

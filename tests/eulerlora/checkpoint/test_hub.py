@@ -1,5 +1,6 @@
 """Models on the Hub: the real client against a server on this machine."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from eulerlora import EulerLoRA, HubError
+from eulerlora.checkpoint.files import AUTO_FILE, DEFAULT_CHECKPOINT
 from eulerlora.checkpoint.hub import Repository, download
+from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.exchange.importing import find_source
 from eulerlora_contract.errors import SettingsError
 from tests.eulerlora.exchange.sources import MODELS
@@ -92,6 +95,20 @@ def test_a_pushed_model_has_the_files_of_its_checkpoint(
     assert {path.name for path in pushed.iterdir()} == {
         path.name for path in checkpoint_copy.iterdir() if path.is_file()
     }
+
+
+def test_a_pushed_model_replaces_the_files_of_an_earlier_one(
+    checkpoint_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed = shutil.copytree(DEFAULT_CHECKPOINT, tmp_path / "pushed")
+    kept = {".gitattributes", "USAGE.md", "known.json"}
+    for name in (*kept, SIGNATURE_FILE):
+        (pushed / name).touch()
+    (checkpoint_copy / AUTO_FILE).unlink()
+    with fake_hub(pushed, monkeypatch, tmp_path / "cache"):
+        EulerLoRA.load(checkpoint_copy, "cpu").push_to_hub(NAME)
+    expected = kept | {path.name for path in checkpoint_copy.iterdir()}
+    assert {path.name for path in pushed.iterdir()} == expected
 
 
 def test_a_model_without_a_folder_cannot_be_pushed(checkpoint_folder: Path) -> None:

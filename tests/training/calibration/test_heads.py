@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import (
     ADAPTERS_FILE,
-    TRAINING_IMAGES_FILE,
     load_checkpoint,
     read_known_answer,
     read_training_images,
@@ -28,6 +27,7 @@ from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from tests.conftest import random_network
 from tests.training.calibration.conftest import SETTINGS
+from tests.training.conftest import write_training_images
 from training.calibration.heads import (
     HeadComparison,
     HeadFit,
@@ -152,7 +152,7 @@ def local() -> LocalImages:
 def source(site_source: Path, local: LocalImages, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = shutil.copytree(site_source, tmp_path_factory.mktemp("heads") / "source")
     digests = image_digests(local.images[:1]) + 1  # of an image that the site does not have
-    save_file({"adapters": digests}, folder / TRAINING_IMAGES_FILE)
+    write_training_images(folder, save({"adapters": digests}))
     return folder
 
 

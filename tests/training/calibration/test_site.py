@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import (
-    TRAINING_IMAGES_FILE,
     load_checkpoint,
     read_config,
     read_known_answer,
@@ -31,6 +30,7 @@ from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from eulerlora_contract.errors import CheckpointError, DataError
 from eulerlora_contract.policy.policy import parse_policy, read_policy
 from tests.training.calibration.conftest import LESIONS, SETTINGS
+from tests.training.conftest import write_training_images
 from training.calibration.policy import PolicyFile
 from training.calibration.site import SiteReport, calibrate_site, fit_offset, split_images
 from training.calibration.thresholds import fit_temperature, image_nll
@@ -337,7 +337,7 @@ def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_a
     shown = [local_folder / f"nevus-{number}-0.png" for number in range(trained)]
     digests = image_digests([LabelledImage(path.name, path, 0) for path in shown])
     stored = torch.cat([digests, torch.tensor([3])]).sort().values
-    save_file({"adapters": stored}, source / TRAINING_IMAGES_FILE)
+    write_training_images(source, save({"adapters": stored}))
     done = fit(
         source, "--data", local_folder, "--out", tmp_path / "out", *NEVUS, "--target", "nv",
         "--target", "bkl", "--target-name", "mole", "--mode", "det", "--sensitivity", sensitivity,

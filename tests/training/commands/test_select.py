@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE
 from tests.program import refusal, run, succeed
+from tests.training.conftest import write_training_images
 from training.data.copies import image_digests
 from training.data.dataset import LabelTable
 from training.data.images import OUTSIDE, LabelledImage
@@ -63,7 +63,7 @@ def test_copies_and_pictures_of_the_training_are_left_out(
 ) -> None:
     shutil.copy(pictures / "a.png", pictures / "z.png")
     trained = [LabelledImage("b", pictures / "b.png", OUTSIDE)]
-    save_file({"adapters": image_digests(trained)}, checkpoint_copy / TRAINING_IMAGES_FILE)
+    write_training_images(checkpoint_copy, save({"adapters": image_digests(trained)}))
     done = succeed("select", checkpoint_copy, pictures, "--count", "9", "--csv", tmp_path / "n.csv")
     names = sorted(Path(row["file"]).name for row in read_csv(tmp_path / "n.csv"))
     assert names == ["a.png", "c.png", "d.png", "e.png", "f.png"]
@@ -161,5 +161,5 @@ def test_a_folder_without_a_new_picture_is_refused(checkpoint_copy: Path, tmp_pa
     folder.mkdir()
     Image.new("RGB", (40, 40), (90, 20, 30)).save(folder / "a.png")
     trained = [LabelledImage("a", folder / "a.png", OUTSIDE)]
-    save_file({"adapters": image_digests(trained)}, checkpoint_copy / TRAINING_IMAGES_FILE)
+    write_training_images(checkpoint_copy, save({"adapters": image_digests(trained)}))
     assert "training" in refusal("select", checkpoint_copy, folder, "--count", "3")

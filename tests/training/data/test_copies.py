@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
+from tests.training.conftest import write_training_images
 from training.data.copies import (
     DataCheck,
     Pair,
@@ -143,25 +144,21 @@ def copies() -> dict[str, LabelledImage]:
 
 
 def test_lossless_copies_are_recognised_and_other_images_are_not(
-    copies: dict[str, LabelledImage], tmp_path: Path
+    copies: dict[str, LabelledImage], checkpoint_copy: Path
 ) -> None:
-    assert images_in_training(tmp_path, list(copies.values())) is None
+    assert images_in_training(checkpoint_copy, list(copies.values())) is None
     other, own = image_digests([copies["shape"]]), image_digests([copies["png"]])
-    save_file({"backbone": other, "adapters": own}, tmp_path / TRAINING_IMAGES_FILE)
-    seen = images_in_training(tmp_path, list(copies.values()))
+    write_training_images(checkpoint_copy, save({"backbone": other, "adapters": own}))
+    seen = images_in_training(checkpoint_copy, list(copies.values()))
     assert seen is not None
     assert [image.name for image in seen] == ["png", "metadata", "webp", "shape"]
-    assert " 4 of its images" in named_with_seen("set", tmp_path, list(copies.values()))
-    assert named_with_seen("set", tmp_path, [copies["jpeg"]]) == "set"
+    assert " 4 of its images" in named_with_seen("set", checkpoint_copy, list(copies.values()))
+    assert named_with_seen("set", checkpoint_copy, [copies["jpeg"]]) == "set"
 
 
-@pytest.mark.parametrize("content", [b"", {"adapters": torch.zeros(3)}])
-def test_a_damaged_file_is_refused(content: object, tmp_path: Path) -> None:
-    path = tmp_path / TRAINING_IMAGES_FILE
-    if isinstance(content, dict):
-        save_file(content, path)
-    else:
-        path.touch()
+@pytest.mark.parametrize("content", [b"", save({"adapters": torch.zeros(3)})])
+def test_a_damaged_file_is_refused(content: bytes, checkpoint_copy: Path) -> None:
+    write_training_images(checkpoint_copy, content)
     with pytest.raises(CheckpointError) as caught:
-        images_in_training(tmp_path, [])
-    assert caught.value.path == path
+        images_in_training(checkpoint_copy, [])
+    assert caught.value.path == checkpoint_copy / TRAINING_IMAGES_FILE

@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, load_checkpoint
+from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora_contract.answers import ClassName, ScoreThreshold, TargetClasses, Threshold
-from tests.training.conftest import list_images
+from tests.training.conftest import list_images, write_training_images
 from training.data.copies import image_digests
 from training.data.images import (
     ImageParts,
@@ -209,7 +209,7 @@ def test_images_of_the_training_are_counted_in_every_set(
     test, other = labelled(image_folder / "test", [0, 1, 2]), labelled(image_folder / "other", [-1])
     stored = image_digests([*test[3:], *other[:2]]).sort().values
     digests = {"adapters": stored[:9], "backbone": stored[9:]}
-    save_file(digests, checkpoint_copy / TRAINING_IMAGES_FILE)
+    write_training_images(checkpoint_copy, save(digests))
     model, sets = EulerLoRA.load(checkpoint_copy), [OodSet("other", other)]
     report = evaluate(model, dataset(model, test), sets, [model.options()]).report
     assert (report.seen, report.ood_sets["other"].seen) == (len(test) - 3, 2)
