@@ -6,7 +6,7 @@ Those of LoRA and MonteCLoRA have no sampling; those of EulerLoRA (`eulerlora.pe
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,14 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
-from eulerlora.exchange.importing import WeightsSource, find_source, read_any_tensors, read_source
+from eulerlora.checkpoint.weights import with_weights
+from eulerlora.exchange.importing import (
+    ImportedBackbone,
+    WeightsSource,
+    find_source,
+    read_any_tensors,
+    read_source,
+)
 from eulerlora.exchange.libraries import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS, Json
 from eulerlora.methods.registry import build_network
 from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings
@@ -199,7 +206,7 @@ def import_peft(
     Raises EulerLoRAError.
     """
     source = find_source(backbone) if backbone else _base(folders)
-    imported = read_source(source)
+    imported = _with_features_of_head(read_source(source))
     shape = imported.backbone.settings
     adapters = [_read_adapter(folder, shape) for folder in folders]
     heads = [_head(adapter, source) for adapter in adapters]
@@ -248,6 +255,17 @@ def _base(folders: Sequence[Path]) -> WeightsSource:
     return find_source(str(beside.resolve() if beside.is_dir() else name))
 
 
+def _with_features_of_head(imported: ImportedBackbone) -> ImportedBackbone:
+    """CLIP with the input of transformers' head, the mean of the patches without the last norm."""
+    if not imported.architecture.startswith("clip"):
+        return imported
+    features = {"pooling": "mean", "final_norm": "none"}
+    settings = imported.backbone.settings.model_copy(update=features)
+    state = imported.backbone.state_dict()
+    kept = {name: state[name] for name in state if not name.startswith("encoder.ln.")}
+    return replace(imported, backbone=with_weights(settings, kept))
+
+
 def _head(adapter: _ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Tensor]:
     """Weight (classes, width) and bias of an adapter's head, or that of its backbone."""
     weight, bias = adapter.head_weight, adapter.head_bias
@@ -262,8 +280,7 @@ def _head(adapter: _ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Ten
     if weight.shape[1] != adapter.down.shape[3]:
         raise CheckpointError(
             adapter.folder,
-            f"expected a classifier of the class token, with {adapter.down.shape[3]} inputs, got "
-            f"{weight.shape[1]}",
+            f"expected a classifier with {adapter.down.shape[3]} inputs, got {weight.shape[1]}",
         )
     return weight, bias
 

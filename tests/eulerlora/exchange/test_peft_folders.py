@@ -11,7 +11,16 @@ from peft import LoraConfig, MontecloraConfig, PeftModel, get_peft_model
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
-from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassification, ViTImageProcessor
+from transformers import (
+    CLIPConfig,
+    CLIPForImageClassification,
+    CLIPImageProcessor,
+    CLIPModel,
+    PreTrainedModel,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+)
 
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, load_checkpoint
 from eulerlora.exchange.peft_folders import import_peft
@@ -22,6 +31,7 @@ from eulerlora.settings import Draw
 from eulerlora_contract.errors import EulerLoRAError
 from tests.conftest import predict_rows
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
+from tests.eulerlora.exchange.sources import randomised
 from tests.program import run
 from training.data.datasets import checkpoint_dataset
 
@@ -107,10 +117,11 @@ def test_an_exported_checkpoint_comes_back_with_the_same_probabilities(
 
 
 def train_peft(
-    folder: Path, backbone: Path, seed: int, kind: type[LoraConfig] = LoraConfig, **options: object
-) -> PeftModel:
+    folder: Path, backbone: Path, seed: int, kind: type[LoraConfig] = LoraConfig,
+    architecture: type[PreTrainedModel] = ViTForImageClassification, **options: object,
+) -> PeftModel:  # fmt: skip
     """Saves a PEFT model with random adapters and its head; returns it."""
-    base = ViTForImageClassification.from_pretrained(backbone)
+    base = architecture.from_pretrained(backbone)
     config = kind(**{"modules_to_save": ["classifier"]} | options)
     model = get_peft_model(base, config)
     generator = Generator().manual_seed(seed)
@@ -159,6 +170,29 @@ def test_adapters_of_peft_with_other_ranks_and_scalings_are_an_ensemble(
     assert [label.name for label in config.classes] == ["a", "b", "c"]
     actual = det_probabilities(tmp_path / "out", images)
     torch.testing.assert_close(actual, torch.stack(expected, 1), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("saved", [CLIPForImageClassification, CLIPModel])
+@torch.inference_mode()
+def test_the_head_of_clip_has_its_input_the_mean_of_the_patches(
+    images: Tensor, tmp_path: Path, saved: type[PreTrainedModel]
+) -> None:
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = CLIPConfig(
+        vision_config=shape | {"intermediate_size": 24, "image_size": 32, "patch_size": 8},
+        text_config=shape | {"intermediate_size": 24, "vocab_size": 20},
+        num_labels=3,
+    )
+    randomised(saved(config)).save_pretrained(tmp_path / "clip")
+    adapter = tmp_path / "adapter"
+    model = train_peft(
+        adapter, tmp_path / "clip", 0, architecture=CLIPForImageClassification, r=2,
+        target_modules=["q_proj", "out_proj"],
+    )  # fmt: skip
+    import_peft([adapter], tmp_path / "out", classes=["a", "b", "c"])
+    expected = model(pixel_values=images).logits.softmax(dim=-1)
+    actual = det_probabilities(tmp_path / "out", images)[:, 0]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
 
 
 def test_an_imported_checkpoint_is_calibrated_on_folders_of_its_classes_in_any_order(
