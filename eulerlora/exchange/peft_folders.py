@@ -43,8 +43,17 @@ _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _NAME = re.compile(r"[\w.-]+")
 _TENSOR = re.compile(r"^(.*)\.lora_([AB])(?:\.default)?\.weight$")
 _HEAD = re.compile(r"^classifier(?:\.modules_to_save(?:\.default)?)?\.(weight|bias)$")
-_REQUIRED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
-"""Options of PEFT, with the only value that coefficients can express."""
+_EXPRESSIBLE: Mapping[str, Sequence[object]] = {
+    "use_dora": (False,),
+    "bias": ("none",),
+    "fan_in_fan_out": (False,),
+    "lora_bias": (False,),
+    "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal", "mica"),
+}
+"""Options of PEFT, with the values that leave the base weights to be adapted by A and B alone.
+
+PEFT changes the base weights on loading for other values of `init_lora_weights`, such as `pissa`.
+"""
 
 
 def _projection_of(module: str) -> tuple[int, int] | None:
@@ -97,9 +106,10 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAd
         raise SettingsError(
             f"expected peft_type LORA or {SAMPLED_TYPE}, got {config.get('peft_type')}"
         )
-    for option, value in _REQUIRED.items():
-        if config.get(option, value) not in (value, None):
-            raise SettingsError(f"expected {option}={value}, got {config[option]}")
+    for option, values in _EXPRESSIBLE.items():
+        if config.get(option) not in (*values, None):
+            expected = " or ".join(map(str, values))
+            raise SettingsError(f"expected {option}={expected}, got {config[option]}")
     path = next((folder / name for name in _ADAPTER_WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise SettingsError(f"expected weights in one of {', '.join(_ADAPTER_WEIGHTS)}")

@@ -158,6 +158,10 @@ def test_adapters_of_peft_with_other_ranks_and_scalings_are_an_ensemble(
             "alpha_pattern": {r"layers.1\.attention.q_proj": 2},
         },
         {"r": 1, "lora_alpha": 1, "target_modules": ["q_proj"], "modules_to_save": None},
+        *(
+            {"r": 2, "target_modules": ["q_proj"], "init_lora_weights": method}
+            for method in (False, "gaussian", "eva", "orthogonal", "mica")
+        ),
     ]  # fmt: skip
     expected, folders = [], []
     for index, values in enumerate(options):
@@ -166,7 +170,7 @@ def test_adapters_of_peft_with_other_ranks_and_scalings_are_an_ensemble(
         expected.append(model(pixel_values=images).logits.softmax(dim=-1))
     config = import_peft(folders, tmp_path / "out")
     settings = config.adapters.settings
-    assert (settings.adapters, settings.rank, settings.min_rank) == (4, 5, 5)
+    assert (settings.adapters, settings.rank, settings.min_rank) == (9, 5, 5)
     assert [label.name for label in config.classes] == ["a", "b", "c"]
     actual = det_probabilities(tmp_path / "out", images)
     torch.testing.assert_close(actual, torch.stack(expected, 1), rtol=0, atol=TOLERANCE)
@@ -229,6 +233,14 @@ def edit(folder: Path, **values: object) -> None:
         ({"target_modules": ["q_proj"], "use_dora": True}, {}, "use_dora"),
         ({"target_modules": ["q_proj"]}, {"peft_type": "IA3"}, "IA3"),
         ({"target_modules": ["q_proj"]}, {"bias": "all"}, "bias"),
+        *(
+            ({"target_modules": ["q_proj"], "init_lora_weights": method}, {}, method)
+            for method in ("pissa", "pissa_niter_2", "olora")
+        ),
+        *(
+            ({"target_modules": ["q_proj"]}, {"init_lora_weights": method}, method)
+            for method in ("corda", "loftq", "lora_ga")
+        ),
         ({"target_modules": ["q_proj"]}, {"alpha_pattern": {"(": 1}}, "alpha_pattern"),
         (  # would run without end
             {"target_modules": ["q_proj"]},
