@@ -61,6 +61,8 @@ _WEIGHT_FILES = (
 _MAX_SHARDS = 1000
 _PILLOW_FILTERS = {2: "bilinear-antialias", 3: "bicubic-antialias"}
 """By Pillow's numbers, which `preprocessor_config.json` has."""
+_OF_SHORTER = ("clip", "bit", "dinov2")
+"""Image processors, and models with one, that read a `size` without a key as the shorter side."""
 _PIXEL_LEVELS = 255
 _KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a timm trunk")
 
@@ -303,19 +305,25 @@ def card(imported: ImportedBackbone) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_image_processor(config: Json, image_size: int) -> Preprocessing:
-    """The preprocessing of a `preprocessor_config.json` of transformers.
+def _of_image_processor(config: Json, model: Described) -> Preprocessing:
+    """The preprocessing of an image processor of transformers.
 
-    `image_size`: of the model, if the file states no size.
+    The model gives what the configuration does not state: its type and the size of images.
     """
+    kind = config.get("image_processor_type") or config.get("feature_extractor_type")
+    image_size = model.settings.image_size
     size, filter_ = config.get("size", image_size), config.get("resample", 2)
     if filter_ not in _PILLOW_FILTERS:
         raise SettingsError(f"expected resample 2 (bilinear) or 3 (bicubic), got {filter_}")
-    values: Json = {"interpolation": _PILLOW_FILTERS[filter_], "size": _side(size)}
+    if isinstance(size, int) and str(kind or model.architecture).lower().startswith(_OF_SHORTER):
+        size = {"shortest_edge": size}
+    side = _side(size)
+    crop = _side(config.get("crop_size", image_size)) if config.get("do_center_crop") else side
+    values: Json = {"interpolation": _PILLOW_FILTERS[filter_], "size": crop}
     if isinstance(size, dict) and "shortest_edge" in size:
-        cropped = config.get("do_center_crop", False)
-        crop = config.get("crop_size", image_size) if cropped else values["size"]
-        values |= {"resize": "crop", "shorter_side": values["size"], "size": _side(crop)}
+        values |= {"resize": "crop", "shorter_side": side}
+    elif crop != side:
+        raise SettingsError(f"crop_size: expected {side} after a resize to a square, got {crop}")
 
     def does(step: str) -> bool:
         return bool(config.get(f"do_{step}", True))
@@ -396,9 +404,10 @@ def _timm_model(source: WeightsSource, config: Json) -> Described | None:
 
 def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Preprocessing | None:
     size = model.settings.image_size
-    processor = source.json("preprocessor_config.json")
+    nested = (source.json("processor_config.json") or {}).get("image_processor")
+    processor = nested or source.json("preprocessor_config.json")
     if processor is not None:
-        return _of_image_processor(processor, size)
+        return _of_image_processor(processor, model)
     open_clip = source.json("open_clip_config.json")
     if open_clip is not None:
         return _of_open_clip(open_clip, size)

@@ -6,16 +6,20 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
 import transformers
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.hub import Repository
 from eulerlora.checkpoint.weights import load_backbone
 from eulerlora.exchange.importing import WeightsSource, find_source, import_backbone, read_source
+from eulerlora.images.decode import channels_first
+from eulerlora.images.preprocess import network_input, normalise
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import CheckpointError, HubError
 from tests.eulerlora.exchange.sources import MODELS, SavedModel, of_timm, of_transformers
@@ -207,6 +211,52 @@ def test_the_preprocessing_is_that_of_the_source(tmp_path: Path) -> None:
     assert wider.std == pytest.approx((0.1,) * 3)
     with pytest.raises(CheckpointError, match="resample"):
         processor(folder, size=32, resample=0)
+    for size in (40, {"height": 40, "width": 40}):
+        with pytest.raises(CheckpointError, match="crop_size"):
+            processor(
+                folder, size=size, crop_size=32, do_center_crop=True,
+                image_processor_type="DeiTImageProcessor",
+            )  # fmt: skip
+
+
+def nested_processor(folder: Path) -> None:
+    tokens = {"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2}
+    image_processor = transformers.CLIPImageProcessor(
+        size={"shortest_edge": 36}, crop_size={"height": 32, "width": 32}
+    )
+    tokenizer = transformers.CLIPTokenizer(vocab=tokens, merges=[])
+    transformers.CLIPProcessor(image_processor, tokenizer).save_pretrained(folder)
+    assert not (folder / "preprocessor_config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "values"),
+    [
+        ("CLIP", "feature_extractor_type", {"size": 36}),
+        ("Bit", "image_processor_type", {"size": 36}),
+        ("DeiT", "image_processor_type", {"size": 32}),
+        ("ViT", "image_processor_type", {"size": 32, "do_center_crop": False}),
+        ("CLIP", "nested", {}),
+    ],
+)
+def test_an_image_processor_of_transformers_gives_the_same_input(
+    kind: str, named: str, values: dict[str, object], tmp_path: Path
+) -> None:
+    of_transformers(tmp_path, "ViT", intermediate_size=24)
+    if named == "nested":
+        nested_processor(tmp_path)
+    else:
+        suffix = "FeatureExtractor" if named.startswith("feature") else "ImageProcessor"
+        common = {"do_center_crop": True, "crop_size": 32, "resample": 3}
+        colours = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4]}
+        processor(tmp_path, **{named: kind + suffix} | common | colours | values)
+    preprocessing = read_source(WeightsSource(tmp_path, "tiny")).preprocessing
+    rows, columns = np.mgrid[0:60, 0:120]
+    smooth = np.stack([2 * columns, 4 * rows, 128 + 0 * rows], axis=-1).astype(np.uint8)
+    library = getattr(transformers, f"{kind}ImageProcessor").from_pretrained(tmp_path)
+    expected = library(Image.fromarray(smooth), return_tensors="pt").pixel_values
+    actual = normalise(network_input(channels_first(smooth), preprocessing)[None], preprocessing)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0.03)
 
 
 def test_the_preprocessing_of_timm_and_open_clip_is_read(tmp_path: Path) -> None:
