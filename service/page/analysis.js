@@ -93,6 +93,7 @@ function withColumnsOfKeys(prediction, { classes }) {
   const keys = Object.keys(prediction.probabilities);
   if (!keys.some((name) => /^\d+$/.test(name))) return prediction;
   const columns = keys.map((name) => classes.findIndex((one) => one.name === name));
+  if (columns.includes(-1)) return prediction; // another checkpoint is served by now
   const rows = prediction.trajectory_probabilities.map((row) => columns.map((column) => row[column]));
   return { ...prediction, trajectory_probabilities: rows };
 }
