@@ -300,7 +300,7 @@ class Metrics:
         return cached
 
     def _start_rare_counters(self) -> None:
-        """Sets those of the present models to 0, so that the first event is an increase."""
+        """Creates those of the present models, at 0, so that the first event is an increase."""
         gauges = self._gauges()
         for model in gauges.models:
             for kind in ("accept", "override", UNDO):

@@ -28,12 +28,3 @@ def test_the_unit_waits_for_the_answers_of_accepted_requests(deploy_folder: Path
         r"^TimeoutStopSec=(\d+)$", (deploy_folder / "eulerlora.service").read_text(), re.MULTILINE
     )
     assert int(seconds) > ServiceSettings().life.grace_s
-
-
-def test_the_options_in_the_comment_need_no_expansion(deploy_folder: Path) -> None:
-    """systemd expands no variable in a file of variables."""
-    text = (deploy_folder / "eulerlora.service").read_text()
-    (options,) = re.findall(r"^#   EULERLORA_OPTIONS=(.*)$", text, re.MULTILINE)
-    assert "--audit-secret /run/credentials/eulerlora.service/audit-secret" in options
-    assert "$" not in options
-    assert "LoadCredential=audit-secret:" in text
