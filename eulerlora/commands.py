@@ -232,6 +232,12 @@ def check_output(path: Path, inputs: Iterable[Path]) -> None:
         raise OutputPathError(f"{path} is an input file and cannot be the output file")
 
 
+def check_outside(path: Path, data: Path) -> None:
+    """Raises OutputPathError if a file to write is one of a folder of data."""
+    if path.exists() and path.resolve().is_relative_to(data.resolve()):
+        raise OutputPathError(f"{path} is a file of the data and cannot be the output file")
+
+
 def predict_files(
     model: "EulerLoRA",
     files: Iterable[Path],

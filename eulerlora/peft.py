@@ -90,8 +90,8 @@ _BASE_WEIGHTS, _ROUNDING = 16, 0.02
 class EulerLoraConfig(LoraConfig):
     """Settings of EulerLoRA; those of `LoraConfig` that are not refused keep their meaning.
 
-    The defaults are the paper's. Raises SettingsError for a value out of range and for a variant of
-    LoRA (DoRA, PiSSA, MonteCLoRA, ...).
+    The defaults are the paper's but for `init_gain`. Raises SettingsError for a value out of range
+    and for a variant of LoRA (DoRA, PiSSA, MonteCLoRA, ...).
     """
 
     r: int = field(default=20, metadata={"help": "Number of rank-one directions of a module."})

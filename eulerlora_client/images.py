@@ -249,6 +249,12 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
     return image if transposition is None else image.transpose(transposition)
 
 
+def scale_transparent_gray(image: Image.Image, depth: int) -> None:
+    """Corrects Pillow's transparent gray of a PNG of 2 or 4 bits, whose pixels it scales alone."""
+    if image.mode == "L" and depth in (2, 4) and "transparency" in image.info:
+        image.info["transparency"] *= 255 // (2**depth - 1)
+
+
 def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image:
     """The upright picture in a file in sRGB, on white where it is transparent. Raises ImageError.
 
@@ -261,6 +267,7 @@ def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image
             if reduced_side_px is not None:
                 image.draft("RGB", (reduced_side_px, reduced_side_px))
             image.load()
+            scale_transparent_gray(image, file.depth)
             if file.depth == 16:  # Pillow keeps the transparent colour of 16 bits
                 image.info.pop("transparency", None)
             narrow = upright(image, file.orientation)

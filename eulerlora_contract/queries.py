@@ -32,13 +32,16 @@ def _auto_or_digits(value: object) -> object:
 
 
 def _views(value: object) -> object:
+    """The number of a digit: a literal of numbers also equals True and 1.0."""
+    if isinstance(value, bool | float):
+        raise ValueError("expected a whole number")
     digits = _plain_digits(value)
-    return int(digits) if isinstance(digits, str) else digits
+    return int(digits) if isinstance(digits, str) and len(digits) < 10 else digits
 
 
 def _plain_decimal(value: object) -> object:
     """Raises ValueError for forms that pydantic also accepts: "9e-1", " 0.9", "inf" and "0_0.9"."""
-    if isinstance(value, str) and not re.fullmatch(r"[0-9]*\.?[0-9]+", value):
+    if isinstance(value, str) and not re.fullmatch(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", value):
         raise ValueError("expected a number between 0 and 1 in plain digits")
     return value
 

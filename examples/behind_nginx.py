@@ -121,14 +121,14 @@ with TriageClient(f"http://localhost:{port}", key, retry=RetryPolicy(service_s=3
     client.models()  # once the service is ready
 
 # %% [markdown]
-# With Docker, in the folder of `keys.jsonl`, this replaces `eulerlora serve`. On the network of the
-# host, the service listens on 127.0.0.1 only:
+# With Docker, this replaces `eulerlora serve`, where `keys.jsonl` is in the folder `secrets`. On
+# the network of the host, the service listens on 127.0.0.1 only:
 #
 #     docker build -t eulerlora CHECKOUT
 #     docker run --init --read-only --tmpfs /tmp --network host --user "$(id -u)" \
-#         -v "$PWD/keys.jsonl:/run/secrets/keys:ro" -e EULERLORA_SERVE_TRUSTED_PROXIES=127.0.0.1 \
+#         -v "$PWD/secrets:/etc/eulerlora:ro" -e EULERLORA_SERVE_TRUSTED_PROXIES=127.0.0.1 \
 #         -e EULERLORA_SERVE_ALLOWED_HOSTS=clinic.example \
-#         eulerlora eulerlora serve --keys /run/secrets/keys
+#         eulerlora eulerlora serve --keys /etc/eulerlora/keys.jsonl
 #
 # **Ask** until the quota is used up. By default the client waits as long as `Retry-After` says.
 

@@ -208,6 +208,8 @@ def _query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
         raise InvalidParameter("model: expected in the path")
     if "detail" in sent:
         raise InvalidParameter("detail: unknown parameter")
+    if isinstance(sent.get("views"), str):
+        raise InvalidParameter("views: expected a whole number")
     with query_errors():
         return PredictQuery.model_validate({**sent, "model": model}, strict=True)
 

@@ -6,7 +6,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
-from ipaddress import ip_network
+from ipaddress import IPv6Address, ip_network
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
@@ -23,7 +23,23 @@ STOP_MARGIN_S = 5.0
 """Time within `grace_s` for the last forward pass, and for the process to end."""
 
 HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
-HostNames = Annotated[str, Field(pattern=rf"^({HOST_NAME}(,{HOST_NAME})*)?$")]
+
+
+def _host_names(text: str) -> str:
+    """Refuses a port and a final dot, which are left out of a Host before it is compared."""
+    for name in text.split(","):
+        try:
+            stays = not name.endswith(".") and (":" not in name or IPv6Address(name))
+        except ValueError:
+            stays = False
+        if not stays:
+            raise ValueError(f"expected no port and no final dot, got {reprlib.repr(name)}")
+    return text
+
+
+HostNames = Annotated[
+    str, Field(pattern=rf"^({HOST_NAME}(,{HOST_NAME})*)?$"), AfterValidator(_host_names)
+]
 
 
 def _networks(text: str) -> str:

@@ -52,7 +52,7 @@ from training.evaluation.metrics import (
 from training.optimisation.step import attention_kernels, warmup_cosine
 from training.recipe.schema import AdapterTraining, WholeNetworkSettings
 
-BATCH, EVALUATION_BATCH = 32, 128
+BATCH, EVALUATION_BATCH = 32, 16
 WEIGHT_DECAY, CLIP_NORM = 0.01, 1.0
 SAMPLES = (1, 4, 16)
 """Samples per adapter in mode stoch; an answer with fewer samples has the first ones of 16."""

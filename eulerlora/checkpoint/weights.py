@@ -116,7 +116,7 @@ def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
         with safe_open(path, framework="pt") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
             _check_shapes(path, shapes, expected)
-            return {name: _finite(path, name, file.get_tensor(name)) for name in shapes}
+            return {name: finite(path, name, file.get_tensor(name)) for name in shapes}
     except (OSError, SafetensorError) as error:
         raise _unreadable(path, error) from error
 
@@ -133,8 +133,11 @@ def _check_shapes(
             raise CheckpointError(path, f"{name}: expected shape {expected_shape}, got {shape}")
 
 
-def _finite(path: Path, name: str, tensor: Tensor) -> Tensor:
-    """Copies a stored tensor as float32; the tensor itself is mapped from the file."""
+def finite(path: Path, name: str, tensor: Tensor) -> Tensor:
+    """Copies a stored tensor as float32; the tensor itself may be mapped from the file.
+
+    Raises CheckpointError for a dtype that is not floating point and a non-finite value.
+    """
     if tensor.dtype not in STORED_DTYPES:
         raise CheckpointError(path, f"{name}: expected floating point, got {tensor.dtype}")
     if not tensor.isfinite().all():

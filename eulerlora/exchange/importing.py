@@ -28,6 +28,7 @@ from eulerlora.checkpoint.weights import (
     CARD_FILE,
     STORED_DTYPES,
     at_image_size,
+    finite,
     from_torchvision,
     read_whole,
     save_backbone,
@@ -136,7 +137,7 @@ class WeightsSource:
         for path in self.files:
             for name, tensor in read_any_tensors(path).items():
                 if tensor.dtype in STORED_DTYPES:  # not counters and position indices
-                    tensors[name] = tensor.float()
+                    tensors[name] = finite(path, name, tensor)
         return tensors
 
 
@@ -240,7 +241,10 @@ def read_any_tensors(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+    except (
+        *(OSError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError),
+        *(ValueError, LookupError, TypeError, AttributeError),  # of a damaged pickle
+    ) as error:
         reason = "expected a readable file of tensors, without code"
         raise CheckpointError(path, reason) from error
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
@@ -283,6 +287,9 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
         backbone = at_image_size(backbone, preprocessing.size)
     except SettingsError as error:
         raise CheckpointError(source.folder, str(error)) from error
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        reason = f"a configuration has a value of an unexpected kind ({error})"
+        raise CheckpointError(source.folder, reason) from error
     return ImportedBackbone(
         backbone, preprocessing, model.architecture, source, source.sha256, input_ is not None
     )

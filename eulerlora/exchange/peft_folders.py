@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
-from eulerlora.checkpoint.weights import with_weights
+from eulerlora.checkpoint.weights import finite, with_weights
 from eulerlora.exchange.importing import (
     ImportedBackbone,
     WeightsSource,
@@ -115,17 +115,22 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAd
         raise SettingsError(f"expected weights in one of {', '.join(_ADAPTER_WEIGHTS)}")
     matrices: dict[tuple[str, str], Tensor] = {}
     head: dict[str, Tensor] = {}
-    for full_name, tensor in read_any_tensors(path).items():
+    for full_name, stored in read_any_tensors(path).items():
+        tensor = finite(path, full_name, stored)
         name = full_name.removeprefix(MODULE_PREFIX)
         if (lora := _TENSOR.match(name)) is not None:
-            matrices[lora[1], lora[2]] = tensor.float()
+            matrices[lora[1], lora[2]] = tensor
         elif (part := _HEAD.match(name)) is not None:
-            head[part[1]] = tensor.float()
+            head[part[1]] = tensor
         elif _SAMPLER not in name:
             raise SettingsError(f"expected LoRA matrices and a classifier, got {full_name}")
     down, up = _stacked(matrices, config, shape)
     weight = head.get("weight")
     bias = None if weight is None else head.get("bias", torch.zeros(len(weight)))
+    if weight is not None and bias is not None and bias.shape != weight.shape[:1]:
+        raise SettingsError(
+            f"classifier: expected a bias for each of {len(weight)} classes, got {len(bias)}"
+        )
     return _ImportedAdapter(folder, _law(config, matrices), down, up, weight, bias)
 
 
@@ -180,7 +185,7 @@ def _stacked(
 
 def _scaling(config: Json, module: str, rank: int) -> float:
     """PEFT's factor of a module: alpha / rank, or alpha / sqrt(rank) with `use_rslora`."""
-    alpha = float(config.get("lora_alpha", 8))
+    alpha = float(config.get("lora_alpha") or 8)
     for pattern, value in (config.get("alpha_pattern") or {}).items():
         if _matches(pattern, module):
             alpha = float(value)

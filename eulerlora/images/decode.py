@@ -40,7 +40,7 @@ from eulerlora_client.image_formats import (
     png_chunk,
     read_image_file,
 )
-from eulerlora_client.images import PARSER_ERRORS, opened, upright
+from eulerlora_client.images import PARSER_ERRORS, opened, scale_transparent_gray, upright
 from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.errors import ImageError, ImageSizeError, SettingsError
 
@@ -163,6 +163,7 @@ def decode(
             return _wide_png(file)
         with opened(file) as image:
             image.load()
+            scale_transparent_gray(image, file.depth)
             return _rgb_image(image, file.orientation, file.colours)
     except PARSER_ERRORS as error:
         raise broken(file.header.format) from error
@@ -183,9 +184,14 @@ def upright_rgb(image: Image.Image) -> RgbImage:
     elif hasattr(image, "tag_v2"):  # a TIFF file has the tags of EXIF itself
         orientation = image.tag_v2.get(ORIENTATION, UPRIGHT)
     colours = colours_of(image.info)
+    if image.mode == "F":
+        raise ImageError("expected 8 or 16 bits per sample, got floating point without a range")
     if image.mode not in _SIXTEEN_BIT_MODES:
         return _rgb_image(image, orientation, colours)
-    samples = np.asarray(image).clip(0, _MAX_SAMPLE).astype(np.uint16)[..., None]
+    levels = np.asarray(image)
+    if levels.min() < 0 or levels.max() > _MAX_SAMPLE:
+        raise ImageError(f"expected gray of 0 to {_MAX_SAMPLE:,}, got more than 16 bits")
+    samples = levels.astype(np.uint16)[..., None]
     transparent = (image.info["transparency"],) if "transparency" in image.info else None
     return _wide_image([samples], transparent, orientation, colours)
 

@@ -182,6 +182,9 @@ def main() -> None:
         _fail(f"the working directory cannot be used ({error.strerror}); change to another", 1)
     try:
         sys.exit(program(standalone_mode=False))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -84,6 +84,8 @@ def read_clients(path: Path) -> tuple[Client, ...]:
 
 def _read_content(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file():  # a pipe can be read only once
+            raise SettingsError(f"{path}: expected a regular file, as it is read again later")
         return path.read_bytes()
     except OSError as error:
         raise SettingsError(f"{path}: not a readable key file ({error.strerror})") from error

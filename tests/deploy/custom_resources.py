@@ -88,6 +88,7 @@ class PodMonitor(Resource):
             port: str
             path: str
             interval: Interval
+            relabelings: list[dict[Literal["targetLabel", "replacement"], str]]
 
         selector: dict[Literal["matchLabels"], dict[str, str]]
         podMetricsEndpoints: list[Endpoint]  # noqa: N815

@@ -49,10 +49,18 @@ def test_the_container_has_no_privileges_and_writes_only_to_tmp_and_the_audit_lo
     assert compose["cap_drop"] == ["ALL"]
     assert compose["security_opt"] == ["no-new-privileges:true"]
     assert [mount.partition(":")[0] for mount in compose["tmpfs"]] == ["/tmp"]
-    (volume,) = compose["volumes"]
+    volume, secrets = compose["volumes"]
     assert f"--audit={volume.partition(':')[2]}/audit.jsonl" in compose["command"]
+    assert secrets["read_only"] is True
 
 
-def test_the_command_names_exactly_the_mounted_secrets(compose: dict[str, Any]) -> None:
-    named = {word.partition("=")[2] for word in compose["command"] if "/run/secrets/" in word}
-    assert named == {f"/run/secrets/{secret}" for secret in compose["secrets"]}
+def test_keys_are_mounted_with_their_folder_so_that_a_retired_key_is_seen(
+    compose: dict[str, Any],
+) -> None:
+    _, secrets = compose["volumes"]
+    for option in ("--keys", "--audit-secret"):
+        (path,) = [
+            word.split("=")[1] for word in compose["command"] if word.startswith(f"{option}=")
+        ]
+        assert Path(path).parent == Path(secrets["target"])
+    assert Path(secrets["source"].partition(":-")[2].rstrip("}")).name == "secrets"

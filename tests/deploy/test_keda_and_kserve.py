@@ -53,6 +53,12 @@ def test_a_resource_has_only_fields_of_its_definition(resources, kind) -> None:
         DEFINITIONS[kind].model_validate(wrong)
 
 
+def test_the_job_of_kserve_is_that_of_the_alerts(resources, deploy_folder) -> None:
+    (endpoint,) = resources["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "eulerlora"}]
+    assert 'up{job="eulerlora"}' in (deploy_folder / "prometheus-rules.yaml").read_text()
+
+
 def test_the_pod_of_kserve_is_that_of_the_deployment(predictor, pod) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": predictor}

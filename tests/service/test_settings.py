@@ -30,6 +30,8 @@ def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:
      ("BODIES__MAX_BITES", "5", "unknown setting"), ("BODIES", "{}", "unknown setting"),
      ("DEADLINE_S", "soon", "deadline_s"), ("DEADLINE_S", "-1", "deadline_s"),
      ("ALLOWED_HOSTS", "https://clinic.example/", "allowed_hosts"),
+     ("ALLOWED_HOSTS", "a.example,b:8443", "no port and no final dot, got 'b:8443'"),
+     ("ALLOWED_HOSTS", "clinic.example.", "allowed_hosts"),
      ("TRUSTED_PROXIES", "nginx", "trusted_proxies: expected addresses or networks, got 'nginx'"),
      ("TRUSTED_PROXIES", "10.0.0.1/8", "trusted_proxies"),
      ("MAX_WAITING_ROWS", "0", "max_waiting_rows"), ("LIFE__DRAIN_S", "nan", "life.drain_s")],

@@ -15,6 +15,7 @@ import click
 from eulerlora.commands import (
     CHECKPOINT,
     PRECISION_CHOICES,
+    check_outside,
     configure_openmp,
     views_option,
 )
@@ -267,6 +268,8 @@ def policy_fit_command(
     check_samples(mode, samples)
     if chart is not None and chart.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise click.UsageError(f"--chart: expected a .png, .svg or .pdf file, got {chart}")
+    if chart is not None:
+        check_outside(chart, data)
     others = _archives(archives)
     model = EulerLoRA.load(checkpoint, device, precision)
     options = model.options(mode, samples)

@@ -122,6 +122,8 @@ def select_command(
     for output in (csv_file, label_studio):
         if output is not None:
             check_output(output, (*listed.files, *checkpoint.glob("*")))
+    if csv_file is not None and csv_file == label_studio:
+        raise click.UsageError("expected another file for --label-studio than for --csv")
     for note in listed.notes:
         report(f"warning: {note}")
     model = EulerLoRA.load(checkpoint, device, precision)

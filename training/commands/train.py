@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands import configure_openmp, max_pixels_option
+from eulerlora.commands import check_outside, configure_openmp, max_pixels_option
 from eulerlora_client.commands.program import terminated
 from eulerlora_contract.errors import CheckpointError, NonFiniteError, StorageError
 from training.commands.options import (
@@ -167,6 +167,8 @@ def train_command(
     _check_resumption(resume, restart)
     if copies is not None and not check:
         raise click.UsageError("--copies requires --check")
+    if copies is not None:
+        check_outside(copies, data)
     if show:
         from training.recipe.file import recipe_with_sources  # noqa: PLC0415 - tomlkit
 

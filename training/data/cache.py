@@ -271,10 +271,19 @@ def encoded_images(path: Path, left_out: LeftOut) -> Iterator[tuple[str, Encoded
                     yield name, _image(archive, member)
                 else:
                     left_out.others.update([_member_kind(archive, member)])
+            if not _ends_as_marked(archive):
+                raise DataError(f"{path}: expected a whole tar archive, got one damaged or cut off")
     except (tarfile.TarError, OSError, EOFError, LZMAError, zlib.error) as error:
         raise DataError(f"{path}: expected a readable tar archive ({type(error).__name__})") from (
             error
         )
+
+
+def _ends_as_marked(archive: tarfile.TarFile) -> bool:
+    """Whether zeros end an archive; tarfile also ends it at a damaged header."""
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    return archive.fileobj.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | Reason:

@@ -1,5 +1,6 @@
 """Pictures of one's own: class folders, or a table `labels.csv` (`training.data.labels`)."""
 
+import os
 from collections import Counter
 from difflib import get_close_matches
 from pathlib import Path, PurePath
@@ -71,7 +72,7 @@ def _fault(path: Path, row: ImageLabel, decoded: DecodedImages, hint: bool) -> s
     """Why an image cannot be used; with `hint` a similar name, which is slow for many."""
     if row.name in decoded.bad:
         reason = decoded.bad[row.name]
-    elif not (path / row.name).exists():
+    elif not os.path.exists(path / row.name):  # noqa: PTH110 - Path.exists raises for long names
         similar = get_close_matches(row.name, decoded.names, n=1) if hint else []
         reason = "no such file" + "".join(f"; did you mean {name}?" for name in similar)
     elif hidden_name(PurePath(row.name).parts) is not None and ".." not in row.name:

@@ -29,6 +29,8 @@ _LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
 }
 """Names that other tables have for the columns."""
 _SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_SPELLING = re.compile(r"[\s\u200b\ufeff]|(?<=\d)\.0+(?=\s*$)")
+"""What does not tell classes apart: spaces, and the decimals of a spreadsheet."""
 _INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
 """Names of the column that pandas writes for the index of a table, in lower case."""
 _MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "nat", "null"}
@@ -370,6 +372,8 @@ def _check_likely_parts(labels: Labels, classes: Sequence[str]) -> None:
         found = f"the pictures of {names} in no folder of a class"
     elif len(shared) > 1 and all(other == shared for other in inner.values()):
         found = f"the same folders {folders} in each of {names}"
+    elif outer := [name for name in classes if {*map(_label, inner[name])} & {*classes} - {name}]:
+        found = f"folders of classes in {', '.join(outer)} and beside it"
     else:
         return
     raise DataError(
@@ -393,12 +397,13 @@ def _check_names(labels: Labels) -> None:
 def _check_spelling(labels: Labels) -> None:
     spellings: dict[str, ImageLabel] = {}
     for row in labels.rows:
-        other = spellings.setdefault("".join(row.label.split()).casefold(), row)
+        key = _SPELLING.sub("", row.label).casefold()
+        other = spellings.setdefault(key, row)
         if other.label != row.label:
             raise DataError(
                 f"{labels.path}: expected one spelling of each class, got {other.label!r} "
                 f"({other.place}, {other.name}) and {row.label!r} ({row.place}, {row.name}), "
-                "which differ only in case or spaces"
+                "which differ only in case, spaces or a final .0"
             )
 
 

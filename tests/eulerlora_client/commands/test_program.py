@@ -66,6 +66,12 @@ def test_wrong_usage_is_status_2_and_one_line(arguments: list[str]) -> None:
     assert done.out == ""
 
 
+@pytest.mark.parametrize("group", [[], ["keys"]])
+def test_a_group_without_a_command_shows_its_help_in_lines(group: list[str]) -> None:
+    done = run(*group)
+    assert (done.status, done.err) == (2, run(*group, "--help").out)
+
+
 def test_failed_work_is_status_1_and_one_line(tmp_path: Path) -> None:
     image = tmp_path / "image.png"
     image.touch()

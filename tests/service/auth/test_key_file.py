@@ -1,6 +1,7 @@
 """Validation and atomic replacement of the key file."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -72,6 +73,12 @@ def test_an_unreadable_file_is_reported_with_its_name(path: Path, content: bytes
     with pytest.raises(SettingsError, match="not a readable key file") as caught:
         read_clients(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_pipe_is_refused_because_it_can_be_read_once(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(SettingsError, match="regular file"):
+        read_clients(path)
 
 
 def test_a_new_file_is_private_and_an_existing_one_keeps_its_mode(path: Path) -> None:

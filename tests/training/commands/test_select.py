@@ -143,6 +143,7 @@ def test_an_unfamiliar_picture_has_no_figures_and_no_prediction(
         (("--mode", "det", "--samples", "4"), 2, "--samples"),
         (("--csv", "a.png"), 2, "a.png"),
         (("--label-studio", "a.png"), 2, "a.png"),
+        (("--csv", "b.csv", "--label-studio", "b.csv"), 2, "--label-studio"),
     ],
 )
 def test_wrong_options_are_refused_and_no_picture_is_overwritten(

@@ -248,6 +248,11 @@ def test_all_copies_of_a_set_are_listed_and_those_of_a_class_are_no_obstacle(
     assert all(f"green/copy{number}.png" in done.out for number in range(3))
     assert run(*command, "--out", tmp_path / "run", "--copies", table).status == 2
 
+    picture = data / "red" / "00.png"
+    before = picture.read_bytes()
+    done = run(*command, "--check", "--copies", picture)
+    assert (done.status, "00.png" in done.err, picture.read_bytes() == before) == (2, True, True)
+
 
 def test_the_columns_of_a_table_are_named_by_options_and_kept_in_the_recipe(
     recipe_file: Path, image_folder: Path, tmp_path: Path
