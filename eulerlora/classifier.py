@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
@@ -23,6 +24,7 @@ from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import INIT_GAIN, AdapterSettings
 from eulerlora.scores.uncertainty import kind_of, shape_of
 from eulerlora.settings import Preprocessing
+from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import ImageError, SettingsError
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, Mode
 from eulerlora_contract.settings import validated
@@ -158,7 +160,11 @@ def adapt(
         SettingsError: If the features differ, for another kind of network, and for a value out of
             range.
     """
-    names = [f"class_{i}" for i in range(classes)] if isinstance(classes, int) else list(classes)
+    if isinstance(classes, str):
+        raise SettingsError(f"classes: expected names or their number, got the text {classes!r}")
+    if isinstance(classes, int | np.integer):
+        classes = [f"class_{i}" for i in range(classes)]
+    names = [validated(ClassName, {"name": name, "description": name}).name for name in classes]
     if len(names) < 2 or len(set(names)) != len(names):
         raise SettingsError(f"classes: expected at least 2 different classes, got {classes}")
     values = {"rank": rank, "adapters": adapters, "min_rank": min_rank, "steps": steps}

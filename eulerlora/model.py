@@ -99,7 +99,10 @@ class EulerLoRA:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """Puts a loaded checkpoint on a device; other arguments as in `load`."""
+        """Puts a loaded checkpoint on a device; other arguments as in `load`.
+
+        Its network becomes that of the model: load the checkpoint again for another one.
+        """
         chosen = choose_device(device)
         decision = decide_precision(precision, checkpoint, chosen)
         runtime = RuntimeSettings(precision=decision.precision, compiler=compiler)

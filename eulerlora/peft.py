@@ -223,6 +223,10 @@ class Directions(nn.Linear):
         self.sampling: _SamplingState | None = None
         self.recomputed: _SamplingState | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the draws of a block, which end with it."""
+        return self.__dict__ | {"sampling": None, "recomputed": None}
+
     def draw(self, samples: int, generator: Generator) -> Tensor:
         """Draws independent coefficients (samples, r) on the CPU."""
         rank, least = self.law.rank, self.law.min_rank

@@ -198,6 +198,8 @@ class Changed(VisionTransformer):
         (of_torchvision, {"image_size": 0}, "image_size"),
         (of_torchvision, {"image_size": 30}, "image_size"),
         (of_torchvision, {"classes": ["a", "a"]}, "classes"),
+        (of_torchvision, {"classes": [0, 1]}, "name"),
+        (of_torchvision, {"classes": "cat"}, "classes"),
         (lambda: nn.Linear(2, 2), {}, "vit"),
         (lambda: of_torchvision().half(), {}, "float32"),
         (lambda: randomised(Changed(SIZE, PATCH, 2, 2, WIDTH, 24)), {}, "features"),

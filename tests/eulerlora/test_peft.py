@@ -1,5 +1,6 @@
 """The PEFT method, against PEFT's LoRA and the law of the coefficients."""
 
+import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -223,6 +224,13 @@ def test_an_adapter_goes_to_the_hub_and_back(
         loaded = PeftModel.from_pretrained(deepcopy(vit), NAME).eval()
     assert isinstance(loaded.peft_config["default"], EulerLoraConfig)
     assert torch.equal(sampled(loaded), sampled(model))
+
+
+@torch.no_grad()
+def test_a_model_is_pickled_after_a_block(model: PeftModel) -> None:
+    sampled(model)
+    copy = pickle.loads(pickle.dumps(model))
+    assert torch.equal(logits_of(copy), logits_of(model))
 
 
 def test_adapters_are_sampled_one_by_one_or_together(model: PeftModel) -> None:

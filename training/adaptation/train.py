@@ -1,5 +1,6 @@
 """Training of adapters or whole networks, to a calibrated checkpoint with report and model card."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -110,7 +111,10 @@ class _SharedRun:
 
     @cached_property
     def data_digest(self) -> str:
-        return data_digest(self._parts, self.images.class_names, self.digests)
+        """Of what a continued run must have again: the images, and the backbone that it adapts."""
+        images = data_digest(self._parts, self.images.class_names, self.digests)
+        backbone = tensors_sha256(self.frozen.backbone.state_dict())
+        return hashlib.sha256(f"{images} {backbone}".encode()).hexdigest()
 
     @property
     def training_digests(self) -> Mapping[str, Tensor]:

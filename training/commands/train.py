@@ -167,8 +167,6 @@ def train_command(
     _check_resumption(resume, restart)
     if copies is not None and not check:
         raise click.UsageError("--copies requires --check")
-    if copies is not None:
-        check_outside(copies, data)
     if show:
         from training.recipe.file import recipe_with_sources  # noqa: PLC0415 - tomlkit
 
@@ -177,6 +175,8 @@ def train_command(
         return
     if data is None or (out is None and not check):
         raise click.UsageError(f"Missing option '--{'data' if data is None else 'out'}'.")
+    if copies is not None:
+        check_outside(copies, data)
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.network import member_folders  # noqa: PLC0415

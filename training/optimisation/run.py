@@ -148,7 +148,7 @@ def load_state(path: Path, trained: TrainedState, settings: Settings, data_diges
     return _progress(path, metadata)
 
 
-SAME_DATA = "a run on these images, labels, groups and parts, which have changed"
+SAME_DATA = "a run on these images, labels, groups, parts and backbone, which have changed"
 
 
 def check_stored_state(path: Path, resume: bool, restart: bool) -> None:

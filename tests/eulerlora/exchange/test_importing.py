@@ -1,6 +1,7 @@
 """Imported backbones against the libraries that they come from, with random weights."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -182,6 +183,31 @@ def test_a_folder_without_weights_or_with_damaged_files_is_refused(tmp_path: Pat
         read_source(WeightsSource(tmp_path / "source", "tiny"))
     with pytest.raises(CheckpointError):
         find_source(str(tmp_path / "nothing"))
+    (tmp_path / "source" / "pytorch_model.bin").write_text("hello world")
+    with pytest.raises(CheckpointError, match="readable"):
+        read_source(WeightsSource(tmp_path / "source", "tiny"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"image_mean": 0.5}, {"image_mean": None, "image_std": [0.5] * 3}, {"rescale_factor": 0}],
+)
+def test_a_configuration_with_values_of_another_kind_is_refused(
+    tmp_path: Path, values: dict[str, object]
+) -> None:
+    of_transformers(tmp_path, "ViT", intermediate_size=24)
+    with pytest.raises(CheckpointError, match="unexpected kind"):
+        processor(tmp_path, **values)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    of_transformers(tmp_path, "ViT", intermediate_size=24)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    next(iter(tensors.values())).view(-1)[0] = math.nan
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="finite"):
+        read_source(WeightsSource(tmp_path, "tiny"))
 
 
 def processor(folder: Path, **values: object) -> Preprocessing:

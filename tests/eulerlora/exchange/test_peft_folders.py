@@ -1,7 +1,8 @@
 """Checkpoints to PEFT and back, against PEFT on the ViT of transformers."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -259,6 +260,27 @@ def test_an_adapter_that_cannot_be_expressed_is_refused_and_nothing_is_written(
         import_peft([tmp_path / "adapter"], tmp_path / "out")
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "change", "reason"),
+    [
+        ("lora_B.weight", lambda tensor: tensor.to(torch.int8), "floating point"),
+        ("lora_A.weight", lambda tensor: tensor * math.nan, "finite"),
+        ("classifier.bias", lambda tensor: tensor[:1], "a bias for each of 3 classes"),
+    ],
+)
+def test_tensors_of_another_type_or_size_are_refused(
+    backbone: Path, tmp_path: Path, suffix: str, change: Callable[[Tensor], Tensor], reason: str
+) -> None:
+    folder = tmp_path / "adapter"
+    train_peft(folder, backbone, 0, target_modules=["q_proj"])
+    path = folder / "adapter_model.safetensors"
+    tensors = load_file(path)
+    changed = {name: change(t) if name.endswith(suffix) else t for name, t in tensors.items()}
+    save_file({name: tensor.contiguous().clone() for name, tensor in changed.items()}, path)
+    with pytest.raises(EulerLoRAError, match=reason):
+        import_peft([folder], tmp_path / "out")
 
 
 def train_eulerlora(folder: Path, backbone: Path, seed: int, **options: object) -> PeftModel:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from eulerlora.images.decode import decode
+from eulerlora_client.images import rgb_image
 from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.errors import ImageError
 from tests.browser import chromium
@@ -217,6 +218,21 @@ def test_16_bits_with_gray_or_alpha_are_read_exactly(colour_type: int) -> None:
     colours = levels[..., :3] if channels == 4 else levels[..., :1]
     expected = 255 * linear_to_srgb(np.broadcast_to(colours, (300, 20, 3)))
     assert np.abs(actual.pixels.permute(1, 2, 0).numpy() - expected).max() <= 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+def test_a_transparent_gray_is_white_at_every_depth(depth: int) -> None:
+    level = 255 // (2**depth - 1)  # of 255; also a byte of pixels of level 1 without the scale
+    rows = bytes([0] * (1 + depth)) + bytes([0] + [level] * depth)  # eight pixels of 0, and of 1
+    header = struct.pack(">IIBBBBB", 8, 2, depth, 0, 0, 0, 0)
+    data = zlib.compress(rows)
+    for transparent, expected in ((0, [255, level]), (1, [0, 255])):
+        chunks = [(b"IHDR", header), (b"tRNS", struct.pack(">H", transparent)), (b"IDAT", data)]
+        content = PNG_SIGNATURE + b"".join(
+            png_chunk(kind, part) for kind, part in [*chunks, (b"IEND", b"")]
+        )
+        for pixels in (decode(content).pixels[0].numpy(), np.array(rgb_image(content))[..., 0]):
+            assert [*pixels[:, 0]] == expected
 
 
 def test_a_transparent_colour_of_16_bits_is_compared_with_all_of_them() -> None:

@@ -118,6 +118,16 @@ def test_a_damaged_exif_block_is_ignored(kind: str, exif: bytes) -> None:
     assert torch.equal(damaged, decode(encoded(image, kind)).pixels)
 
 
+@pytest.mark.parametrize(
+    ("levels", "dtype"), [((0, 0.5), np.float32), ((0, 65_536), np.int32), ((-1, 9), np.int32)]
+)
+def test_gray_without_a_range_or_beyond_16_bits_is_refused(
+    levels: tuple[float, float], dtype: type[np.number]
+) -> None:
+    with pytest.raises(ImageError):
+        upright_rgb(Image.fromarray(np.array([levels], dtype=dtype)))
+
+
 @pytest.mark.parametrize("dtype", [">u2", "<u2"])
 def test_16_bit_gray_is_scaled_to_8_bits_and_not_clipped(dtype: str) -> None:
     wide = np.arange(0, 65536, 13, dtype=np.uint16)[:5000].reshape(50, 100)

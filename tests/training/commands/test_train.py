@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from eulerlora_contract.printable import printable
@@ -186,6 +188,12 @@ def test_a_stored_state_is_continued_on_its_data_and_seed_only_or_discarded_by_a
     picture.rename(data / "blue" / "33.png")  # another label
     assert str(state) in refusal(*command, "--resume")
     (data / "blue" / "33.png").rename(picture)
+    backbone = tmp_path / "backbone.safetensors"
+    before = backbone.read_bytes()
+    tensors, origin = load_file(backbone), safe_open(backbone, "pt").metadata()
+    save_file({name: -tensor for name, tensor in tensors.items()}, backbone, origin)
+    assert "backbone, which have changed" in refusal(*command, "--resume")
+    backbone.write_bytes(before)
     assert state.read_bytes() == stored
 
     assert "is nan" in refusal(*command, "--resume")

@@ -61,6 +61,25 @@ def test_decoded_images_equal_the_files_and_are_sorted_by_name(folder: Path, arc
             assert torch.equal(source, pixels_of(name, plain[name]))
 
 
+@pytest.mark.parametrize("fault", ["damaged header", "cut between members"])
+def test_an_archive_that_ends_before_its_end_is_refused(
+    folder: Path, tmp_path: Path, fault: str
+) -> None:
+    path = tmp_path / "images.tar"
+    with tarfile.open(path, "w") as file:
+        file.add(folder, ".")
+    with tarfile.open(path) as file:
+        headers = [member.offset for member in file.getmembers() if member.isfile()]
+    content = bytearray(path.read_bytes())
+    if fault == "damaged header":
+        content[headers[-2] + 100 : headers[-2] + 160] = b"x" * 60
+    else:
+        del content[headers[-2] :]
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"images\.tar: expected a whole tar archive"):
+        decoded_images(path)
+
+
 def test_a_second_call_reads_no_archive_and_no_image(
     folder: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -325,6 +325,8 @@ def test_folders_of_parts_have_any_usual_name_and_are_named(tmp_path: Path) -> N
         (["A/red", "A/blue", "B/red", "B/blue"], "A, B"),
         (["red/train", "red/test", "blue/train", "blue/test"], "blue, red"),
         (["Training", "Testing"], "Testing, Training"),
+        (["red", "blue", "test/red", "test/blue"], "folders of classes in test"),
+        (["red", "blue", "new pictures/red"], "folders of classes in new pictures"),
     ],
 )
 def test_a_part_that_would_be_left_out_or_be_a_class_is_refused(
@@ -348,6 +350,13 @@ def test_class_folders_may_have_sub_folders_and_words_of_parts(
 ) -> None:
     labels = split(tmp_path, names(*folders))
     assert set(labels.classes) == {folder.split("/")[0] for folder in folders}
+
+
+@pytest.mark.parametrize("other", ["Red", "re d", "red\u200b", "red 1.0", "red 1.00"])
+def test_two_spellings_of_a_class_are_refused(tmp_path: Path, other: str) -> None:
+    first = "red 1" if "1" in other else "red"
+    with pytest.raises(DataError, match="one spelling"):
+        split(tmp_path, names(first, other, "blue"))
 
 
 def test_stated_classes_with_equal_sub_folders_are_no_parts(tmp_path: Path) -> None:
