@@ -137,7 +137,7 @@ class WeightsSource:
         for path in self.files:
             for name, tensor in read_any_tensors(path).items():
                 if tensor.dtype in STORED_DTYPES:  # not counters and position indices
-                    tensors[name] = finite(path, name, tensor)
+                    tensors[name] = tensor.float()
         return tensors
 
 
@@ -283,6 +283,8 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
         input_ = _preprocessing(source, config, model)
         preprocessing = input_ or Preprocessing(size=model.settings.image_size)
         backbone = _backbone_of(model)
+        for name, tensor in backbone.state_dict().items():
+            finite(source.folder, name, tensor)
         preprocessing = preprocessing.at_size(image_size or preprocessing.size)
         backbone = at_image_size(backbone, preprocessing.size)
     except SettingsError as error:

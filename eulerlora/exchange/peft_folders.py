@@ -115,13 +115,12 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAd
         raise SettingsError(f"expected weights in one of {', '.join(_ADAPTER_WEIGHTS)}")
     matrices: dict[tuple[str, str], Tensor] = {}
     head: dict[str, Tensor] = {}
-    for full_name, stored in read_any_tensors(path).items():
-        tensor = finite(path, full_name, stored)
+    for full_name, tensor in read_any_tensors(path).items():
         name = full_name.removeprefix(MODULE_PREFIX)
         if (lora := _TENSOR.match(name)) is not None:
-            matrices[lora[1], lora[2]] = tensor
+            matrices[lora[1], lora[2]] = finite(path, full_name, tensor)
         elif (part := _HEAD.match(name)) is not None:
-            head[part[1]] = tensor
+            head[part[1]] = finite(path, full_name, tensor)
         elif _SAMPLER not in name:
             raise SettingsError(f"expected LoRA matrices and a classifier, got {full_name}")
     down, up = _stacked(matrices, config, shape)
@@ -185,7 +184,8 @@ def _stacked(
 
 def _scaling(config: Json, module: str, rank: int) -> float:
     """PEFT's factor of a module: alpha / rank, or alpha / sqrt(rank) with `use_rslora`."""
-    alpha = float(config.get("lora_alpha") or 8)
+    stated = config.get("lora_alpha")
+    alpha = 8.0 if stated is None else float(stated)
     for pattern, value in (config.get("alpha_pattern") or {}).items():
         if _matches(pattern, module):
             alpha = float(value)

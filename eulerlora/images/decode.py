@@ -189,7 +189,7 @@ def upright_rgb(image: Image.Image) -> RgbImage:
     if image.mode not in _SIXTEEN_BIT_MODES:
         return _rgb_image(image, orientation, colours)
     levels = np.asarray(image)
-    if levels.min() < 0 or levels.max() > _MAX_SAMPLE:
+    if levels.size and not 0 <= levels.min() <= levels.max() <= _MAX_SAMPLE:
         raise ImageError(f"expected gray of 0 to {_MAX_SAMPLE:,}, got more than 16 bits")
     samples = levels.astype(np.uint16)[..., None]
     transparent = (image.info["transparency"],) if "transparency" in image.info else None
