@@ -4,8 +4,8 @@
 #   docker build -t eulerlora .                                     5 GB, for a GPU or a CPU
 #   docker build -t eulerlora --build-arg TORCH=cpu .               1 GB, for a CPU
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 eulerlora
-#   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 -v "$PWD/checkpoint:/checkpoint:ro" \
-#       eulerlora eulerlora serve /checkpoint --host 0.0.0.0 --port 8000 --open
+#   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 -v "$PWD/checkpoints:/checkpoints:ro" \
+#       eulerlora eulerlora serve /checkpoints/1 --host 0.0.0.0 --port 8000 --open
 #
 # The image runs under any user id (`--user 12345`) and writes only to /tmp. It has no training
 # dependencies: `eulerlora train` reports what to install.
