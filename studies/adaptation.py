@@ -86,6 +86,7 @@ ARMS: Mapping[str, Arm] = {
     "eulerlora-1x4": Arm(samples=4, sampling=True, rate_of="eulerlora-1"),
     "eulerlora-2": Arm(adapters=2, sampling=True),
     "bayeslora": Arm(sampling=True, method="bayeslora"),
+    "bayeslora-slower": Arm(sampling=True, method="bayeslora", rate_of="eulerlora-1"),
     "ensemble-20x2": Arm(adapters=2),
     "ensemble-8x16": Arm(adapters=16, rank=8, rate_of="ensemble-20x2"),
     "whole": Arm(whole=True),
