@@ -3,7 +3,8 @@
     python -m studies.adaptation_results [--results FILE] [--curve PICTURE]
 
 Prints Markdown: the NLL over gains and rates, the highest rate at which each method is within 0.02
-of its best, the claims at the chosen gain, and both primary endpoints.
+of its best, the claims at the chosen gain, and the differences of the primary endpoints; of these
+what has been run on the data set and backbone.
 """
 
 import argparse
@@ -46,17 +47,18 @@ def highest_rate(curve: Mapping[float, float]) -> float:
 
 
 def gain_table(results: Sequence[Result]) -> str:
-    """Markdown: NLL by gain, method and rate."""
+    """Markdown: NLL by gain, method and rate; methods without a run are left out."""
     gains = sorted({r["run"]["gain"] for r in results if r["run"]["stage"] == "gain"})
     rates = sorted({r["run"]["rate"] for r in results if r["run"]["stage"] == "gain"})
     rows = []
     for gain in gains:
         curves = {arm: nll_by_rate(results, gain, arm) for arm in GAIN_ARMS}
-        best = np.mean([min(curve.values()) for curve in curves.values()])
+        curves = {arm: curve for arm, curve in curves.items() if curve}
+        best = f"{np.mean([min(curve.values()) for curve in curves.values()]):.3f}"
         for arm, curve in curves.items():
             cells = [f"{curve[rate]:.3f}" if rate in curve else "" for rate in rates]
-            mean = f"{best:.3f}" if arm == GAIN_ARMS[0] else ""
-            rows.append([f"{gain:g}", NAMES[arm], *cells, f"{highest_rate(curve):g}", mean])
+            rows.append([f"{gain:g}", NAMES[arm], *cells, f"{highest_rate(curve):g}", best])
+            best = ""  # once for a gain
     header = ["gain", "method", *(f"{rate:g}" for rate in rates), "highest rate within 0.02"]
     return markdown_table([*header, "mean of the best"], rows)
 
@@ -145,15 +147,17 @@ def main() -> None:
     arguments = parser.parse_args()
     base = {"dataset": arguments.dataset, "backbone": arguments.backbone}
     results = [r for r in read_results(arguments.results) if base.items() <= r["run"].items()]
-    gain = chosen_gain(results, base)
-    print(gain_table(results), f"\nChosen gain: {gain:g}\n", claims_table(results), sep="\n")
+    if any(r["run"]["stage"] == "gain" for r in results):
+        print(gain_table(results), f"\nChosen gain: {chosen_gain(results, base):g}\n", sep="\n")
+    print(claims_table(results))
     for (arm, mode), (other, other_mode) in ENDPOINTS:
         seeds, shown = difference(
             by_seed(results, arm, mode, "nll"), by_seed(results, other, other_mode, "nll")
         )
-        print(f"\nNLL, {arm} {mode} minus {other} {other_mode}: {shown}, {seeds} seeds")
+        if seeds:
+            print(f"\nNLL, {arm} {mode} minus {other} {other_mode}: {shown}, {seeds} seeds")
     if arguments.curve is not None:
-        draw_curve(results, gain, arguments.curve)
+        draw_curve(results, chosen_gain(results, base), arguments.curve)
 
 
 if __name__ == "__main__":
