@@ -26,7 +26,7 @@ from training.calibration.thresholds import (
     group_folds,
     group_means,
     image_nll,
-    lowest_nll_temperature,
+    most_probable_temperature,
 )
 from training.evaluation.intervals import CONFIDENCE, Floats, Ints
 
@@ -199,7 +199,8 @@ class HeadComparison:
         by_image = []
         for outputs in (old, new):
             among, true = _among(labels.unique(), outputs, labels)
-            by_image.append(image_nll(among, true, lowest_nll_temperature(among, true, groups)))
+            best = most_probable_temperature(among, true, groups, deviation=math.inf)
+            by_image.append(image_nll(among, true, best))
         gains = group_means(by_image[0] - by_image[1], groups)
         count = len(gains)
         width = student.ppf(CONFIDENCE, count - 1) * gains.std(ddof=1) / math.sqrt(count)

@@ -663,7 +663,7 @@ def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEv
         return {"auroc": auroc(scores, truth, weights)}
 
     lesions = cluster_indices(images.lesions[kept].tolist())
-    estimate = bootstrap(metrics, lesions)["auroc"]
+    estimate = bootstrap(metrics, lesions, compared={"auroc": truth})["auroc"]
     assert estimate is not None  # both kinds are there
     return IntervalEvidence(
         lesions=int(lesions.max()) + 1,
@@ -715,7 +715,13 @@ def ranking(images: PolicyInputs) -> Estimates:
             "target_auroc": auroc(scores, target, weights),
         }
 
-    return bootstrap(metrics, cluster_indices(images.lesions[kept].tolist()))
+    compared = {
+        "critical_auroc": critical,
+        "critical_sensitivity": critical,
+        "target_auroc": target,
+    }
+    lesions = cluster_indices(images.lesions[kept].tolist())
+    return bootstrap(metrics, lesions, compared=compared)
 
 
 def measure_archive(

@@ -247,7 +247,7 @@ def _with_temperature(fit: _SiteFit, chosen: Mode, samples: int) -> _SiteFit:
     config, temperatures = fit.config, dict(fit.config.temperatures)
     if fit.parts[_TEMPERATURE].met:
         fits = {
-            mode: fit.outputs.temperature(mode, samples)
+            mode: fit.outputs.temperature(mode, samples, temperatures[mode])
             for mode in (MODES if config.views > 1 else (chosen,))
         }
         temperatures = {mode: fits.get(mode, fits[chosen]).temperature for mode in MODES}

@@ -57,6 +57,8 @@ from training.evaluation.intervals import (
 from training.evaluation.prediction_sets import Lesions
 
 TEMPERATURE_FOLDS = 5
+_PRIOR_DEVIATION = 0.5
+"""Of the logarithm of a temperature from that of the prior."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,15 @@ class TemperatureFit:
     """The temperature of the softmax and its benefit for new lesions.
 
     The logits are divided by one number, which changes probabilities but no top label of a
-    trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017). `improvement` is
-    by how much it lowers the NLL of a lesion, in nats, the mean over lesions that were not in its
-    fit.
+    trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017).
     """
 
-    fitted: float  # the temperature of the lowest NLL
+    fitted: float  # the most probable temperature
     improvement: float
+    """By how much it lowers the NLL of a lesion below that at `current`, in nats; the mean over
+    lesions that were not in its fit."""
     standard_error: float  # of this mean
+    current: float  # the temperature that stays unless the fitted one helps
 
     @property
     def helps(self) -> bool:
@@ -79,7 +82,7 @@ class TemperatureFit:
 
     @property
     def temperature(self) -> float:
-        return self.fitted if self.helps else 1.0
+        return self.fitted if self.helps else self.current
 
     @property
     def summary(self) -> str:
@@ -87,26 +90,31 @@ class TemperatureFit:
             f"lowers the NLL of other lesions by {self.improvement:.3f} "
             f"(standard error {self.standard_error:.3f})"
         )
-        return f"{self.fitted:g} {effect}" if self.helps else f"1; {self.fitted:g} {effect}"
+        kept = "" if self.helps else f"{self.current:g}; "
+        return f"{kept}{self.fitted:g} {effect}"
 
 
-def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> TemperatureFit:
-    """Fits the temperature of the lowest mean NLL of a lesion.
+def fit_temperature(
+    log_probabilities: Tensor, labels: Tensor, groups: Ints, current: float = 1.0
+) -> TemperatureFit:
+    """Fits the temperature of the softmax to lesions.
 
     `log_probabilities` are (n, trajectories, classes) at temperature 1. `groups` (n,) has the
     lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay together in the
-    cross-validation.
+    cross-validation. `current` is the temperature in use.
     """
     benefits = np.zeros(len(labels))
     for rest, held_out in group_folds(groups, TEMPERATURE_FOLDS):
-        fitted = lowest_nll_temperature(log_probabilities[rest], labels[rest], groups[rest])
+        outputs, true = log_probabilities[rest], labels[rest]
+        fitted = most_probable_temperature(outputs, true, groups[rest], current)
         outputs, true = log_probabilities[held_out], labels[held_out]
-        benefits[held_out] = image_nll(outputs, true, 1.0) - image_nll(outputs, true, fitted)
+        benefits[held_out] = image_nll(outputs, true, current) - image_nll(outputs, true, fitted)
     by_group = group_means(benefits, groups)
     return TemperatureFit(
-        fitted=round(lowest_nll_temperature(log_probabilities, labels, groups), 3),
+        fitted=round(most_probable_temperature(log_probabilities, labels, groups, current), 3),
         improvement=float(by_group.mean()),
         standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
+        current=current,
     )
 
 
@@ -124,15 +132,28 @@ def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> 
     return nll
 
 
-def lowest_nll_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> float:
-    """The temperature of the lowest mean NLL of a lesion; arguments as in `fit_temperature`."""
+def most_probable_temperature(
+    log_probabilities: Tensor,
+    labels: Tensor,
+    groups: Ints,
+    current: float = 1.0,
+    deviation: float = _PRIOR_DEVIATION,
+) -> float:
+    """The temperature with the highest posterior density; arguments as in `fit_temperature`.
 
-    def mean_nll(log_temperature: float) -> float:
-        nll = image_nll(log_probabilities, labels, math.exp(log_temperature))
-        return float(group_means(nll, groups).mean())
+    Its logarithm has a normal prior of this deviation around that of `current`, infinite for the
+    temperature of the lowest NLL. Without a prior, lesions that are all right would have none, and
+    a few that are nearly all right one far too low.
+    """
 
-    bounds = (math.log(0.05), math.log(20.0))
-    return math.exp(float(minimize_scalar(mean_nll, bounds=bounds, method="bounded").x))
+    def mean_loss(relative: float) -> float:
+        nll = image_nll(log_probabilities, labels, current * math.exp(relative))
+        by_group = group_means(nll, groups)
+        return float(by_group.mean() + (relative / deviation) ** 2 / 2 / len(by_group))
+
+    bound = math.log(20.0)
+    fitted = minimize_scalar(mean_loss, bounds=(-bound, bound), method="bounded").x
+    return current * math.exp(float(fitted))
 
 
 def group_means(values: Floats, groups: Ints) -> Floats:
@@ -186,10 +207,13 @@ class CalibrationOutputs:
         """The trajectories of a mode; those of `stoch` with so many samples."""
         return self.det if mode == "det" else self.stoch.first(samples)
 
-    def temperature(self, mode: Mode, samples: int) -> TemperatureFit:
-        """Fits a mode's temperature to outputs at temperature 1."""
+    def temperature(self, mode: Mode, samples: int, current: float = 1.0) -> TemperatureFit:
+        """Fits a mode's temperature, `current` before, to outputs at temperature 1."""
         return fit_temperature(
-            self.trajectories(mode, samples).flat_log_probabilities, self.labels, self.groups
+            self.trajectories(mode, samples).flat_log_probabilities,
+            self.labels,
+            self.groups,
+            current,
         )
 
     def at(self, temperatures: Temperatures) -> "CalibrationOutputs":

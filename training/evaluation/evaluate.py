@@ -331,7 +331,9 @@ def _metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimate
         scores["smooth_ece"] = smooth_calibration_error(probabilities, labels, weights)
         return scores | selective_metrics(risk_coverage(msp, wrong, weights))
 
-    return bootstrap(metrics, clusters) | share_estimates({"accuracy": ~wrong}, clusters)
+    compared = dict.fromkeys(("aurc", "augrc"), wrong)
+    estimates = bootstrap(metrics, clusters, compared=compared)
+    return estimates | share_estimates({"accuracy": ~wrong}, clusters)
 
 
 def _difference_estimates(
@@ -378,9 +380,11 @@ def class_metrics(
         metrics = ood_metrics(scores[is_true], scores[~is_true], weights[:, order])
         return {name: metrics[name] for name in ("auroc", "auprc")}
 
-    def estimates(metrics: Callable[[Weights], dict[str, Floats]]) -> Estimates:
+    def estimates(index: int) -> Estimates:
+        metrics = partial(ranking, index)
         if len(classes) <= _MAX_RANKED:
-            return bootstrap(metrics, clusters)
+            compared = dict.fromkeys(("auroc", "auprc"), labels == index)
+            return bootstrap(metrics, clusters, compared=compared)
         return {
             name: Estimate(value.item())
             for name, value in metrics(unit_weights(len(labels))).items()
@@ -394,7 +398,7 @@ def class_metrics(
             sensitivity=proportion(is_predicted[is_true], clusters[is_true]),
             specificity=proportion(~is_predicted[~is_true], clusters[~is_true]),
             predictive_value=proportion(is_true[is_predicted], clusters[is_predicted]),
-            ranking=estimates(partial(ranking, index)) if both else {},
+            ranking=estimates(index) if both else {},
         )
     return {name: by_class[name] for name in target} | by_class
 
@@ -452,7 +456,8 @@ def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints)
         images=len(labels),
         clusters=int(clusters.max()) + 1,
         target=int(positive.sum()),
-        metrics=bootstrap(metrics, clusters) | share_estimates(shares, clusters),
+        metrics=bootstrap(metrics, clusters, compared={"auroc": positive} if target else None)
+        | share_estimates(shares, clusters),
         sensitivity=proportion(np.isin(predicted[positive], target), clusters[positive]),
         specificity=proportion(~np.isin(predicted[~positive], target), clusters[~positive])
         if target

@@ -30,8 +30,9 @@ CONFIDENCE = 0.95
 class Estimate:
     """The value of a metric with its 95% confidence interval.
 
-    There is none if there are fewer than MIN_CLUSTERS clusters, which a bootstrap needs, or if all
-    resamples give the same value, which says nothing about other images.
+    There is none if there are fewer than MIN_CLUSTERS clusters, which a bootstrap needs, also of
+    either kind of images that the metric compares, or if all resamples give the same value, which
+    says nothing about other images.
     """
 
     value: float
@@ -72,7 +73,9 @@ class Proportion:
 
 
 def bootstrap(
-    metrics: Callable[[Weights], Mapping[str, Floats]], *clusters: Ints
+    metrics: Callable[[Weights], Mapping[str, Floats]],
+    *clusters: Ints,
+    compared: Mapping[str, Bools] | None = None,
 ) -> dict[str, Estimate | None]:
     """Metrics of the images with percentile bootstrap intervals from 1,000 resamples.
 
@@ -86,16 +89,27 @@ def bootstrap(
         clusters: (n,) cluster index of each image, one array for each independently sampled set.
             The weights list the images of these sets in this order. Equal clusters give equal
             resamples, whatever the metrics.
+        compared: By metric of a single set, which of its images, (n,), the metric compares with
+            the others. Neither may have fewer than MIN_CLUSTERS clusters.
     """
-    if min(len(np.unique(indices)) for indices in clusters) < MIN_CLUSTERS:
+    if _too_few(*clusters):
         of_images = metrics(unit_weights(sum(map(len, clusters))))
         return {
             name: None if np.isnan(value) else Estimate(float(value))
             for name, (value,) in of_images.items()
         }
-    return {
+    estimates = {
         name: _percentile_estimate(values) for name, values in resampled(metrics, *clusters).items()
     }
+    for name, chosen in (compared or {}).items():
+        estimate, (indices,) = estimates[name], clusters
+        if estimate is not None and _too_few(indices[chosen], indices[~chosen]):
+            estimates[name] = Estimate(estimate.value)
+    return estimates
+
+
+def _too_few(*clusters: Ints) -> bool:
+    return min(len(np.unique(indices)) for indices in clusters) < MIN_CLUSTERS
 
 
 def share_estimates(hits: Mapping[str, Bools], clusters: Ints) -> dict[str, Estimate | None]:

@@ -325,6 +325,8 @@ def error_ranking(
         return {"auroc": auroc(-confidence, wrong, weights), "aurc": aurc}
 
     return {
-        score: bootstrap(partial(ranking, confidence), clusters)
+        score: bootstrap(
+            partial(ranking, confidence), clusters, compared={"auroc": wrong, "aurc": wrong}
+        )
         for score, confidence in confidences.items()
     }

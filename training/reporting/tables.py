@@ -127,10 +127,11 @@ def intervals_note(report: Report) -> str:
         "Brackets contain 95% confidence intervals. The intervals of shares, such as the accuracy, "
         f"{binomial}. All other intervals are percentile bootstrap intervals from "
         f"{RESAMPLES:,} resamples of the {sampled}. There is no interval for fewer than "
-        f"{MIN_CLUSTERS} {report.sampled}s, nor for a value that is the same in all "
-        "resamples. The intervals cover the choice of test images, not another training run or "
-        "another clinic. Sampling noise increases the three calibration errors, so their "
-        "intervals are biased upwards."
+        f"{MIN_CLUSTERS} {report.sampled}s, also of either kind that a value compares (such as "
+        "those of a class and the others), nor for a value that is the same in all resamples. The "
+        "intervals cover the choice of test images, not another training run or another clinic. "
+        "Sampling noise increases the three calibration errors, so their intervals are biased "
+        "upwards."
     )
 
 

@@ -544,20 +544,20 @@ def test_the_curves_count_lesions_on_either_side_of_every_threshold() -> None:
 
 
 def test_ranking_uses_images_and_the_probability_of_each_group() -> None:
-    images = scored(critical=10, target=10, others=100)
-    outside = np.zeros(120, bool)
-    outside[-20:] = True  # scores of 0.8 and more
+    images = scored(critical=20, target=20, others=200)
+    outside = np.zeros(240, bool)
+    outside[-40:] = True  # scores of 0.8 and more
     generator = np.random.default_rng(0)
-    changed = replace(images, outside=outside, critical_scores=generator.random(120))
+    changed = replace(images, outside=outside, critical_scores=generator.random(240))
     actual = measured(changed).ranking
-    kept = slice(100)
+    kept = slice(200)
     expected = {
         "critical_auroc": roc_auc_score(changed.critical[kept], changed.critical_scores[kept]),
         "target_auroc": roc_auc_score(changed.target[kept], changed.scores[kept]),
     }
-    negatives = np.sort(changed.critical_scores[10:100])
-    limit = negatives[81]  # 81 of 90 are below it, which is 0.9
-    expected["critical_sensitivity"] = (changed.critical_scores[:10] >= limit).mean()
+    negatives = np.sort(changed.critical_scores[20:200])
+    limit = negatives[161]  # 162 of 180 are spared above it, which is 0.9
+    expected["critical_sensitivity"] = (changed.critical_scores[:20] > limit).mean()
     for name, value in expected.items():
         estimate = actual[name]
         assert estimate is not None

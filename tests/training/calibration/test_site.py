@@ -1,6 +1,6 @@
 """`site fit` writes a checkpoint and a policy that agree with naive computations, or nothing.
 
-A temperature is that of the lowest NLL, and is used only if it helps other lesions.
+A temperature is the most probable one, and is used only if it helps other lesions.
 
 Moved means follow a change of all features, and only if that lowers the threshold.
 
@@ -142,7 +142,7 @@ def test_parts_with_too_few_lesions_stay_as_they_were(
     report = calibrate_site(site_source, few, tmp_path / "out", SETTINGS, CPU)
     before, after = read_config(site_source), read_config(tmp_path / "out")
     assert (after.thresholds, after.features) == (before.thresholds, before.features)
-    assert after.temperature == 1
+    assert after.temperature == before.temperature
     assert "11 lesions of melanoma without a miss | 2 | not reached; too few |" in report.tables
     assert "2 of 2 found, lower bound 0.224" in report.tables
 
@@ -196,6 +196,23 @@ def test_the_factor_of_calibrated_logits_is_found_unless_it_is_1(
     fit = fit_temperature(outputs, labels, np.arange(lesions))
     assert fit.helps == (factor != 1)
     assert fit.temperature == pytest.approx(factor, rel=0.1 * (factor != 1))
+
+
+@pytest.mark.parametrize("lesions", [5, 40, 1000])
+def test_lesions_that_are_all_right_do_not_make_the_model_certain(lesions: int) -> None:
+    leads = 1 + 4 * torch.rand(lesions, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(lesions) % 2
+    logits = leads.double()[:, None, None] * torch.eye(2)[labels][:, None]
+    fit = fit_temperature(logits.log_softmax(dim=-1), labels, np.arange(lesions))
+    assert 0.2 < fit.temperature < 1
+
+
+def test_the_temperature_in_use_stays_unless_another_helps() -> None:
+    outputs, labels = overconfident(100, 1.2)
+    fit = fit_temperature(outputs, labels, np.arange(100), current=1.2)
+    assert not fit.helps
+    assert fit.temperature == 1.2
+    assert fit.summary.startswith("1.2; ")
 
 
 def test_copies_of_a_picture_add_no_lesion() -> None:

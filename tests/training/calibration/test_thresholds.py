@@ -171,7 +171,7 @@ def test_a_calibration_fits_the_temperatures_before_the_thresholds(
         config=config.model_copy(update={"temperature": 1.0, "stoch_temperature": None}),
     )
     for mode in MODES:
-        assert config.temperatures[mode] > 1.5  # the labels are random
+        assert config.temperatures[mode] > 1.3  # the labels are random
         scaled, plain = (
             one.predict(paths, mode).probabilities.gather(1, labels[:, None]).log().mean()
             for one in (model, EulerLoRA(unscaled, cpu))

@@ -265,12 +265,24 @@ def test_hits_are_counted_by_class_with_the_target_first() -> None:
 
 @pytest.mark.parametrize(("count", "interval"), [(20, True), (21, False)])
 def test_the_ranking_of_many_classes_has_no_interval(count: int, interval: bool) -> None:
-    labels = np.arange(60) % count
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(count), 60)
-    metrics = class_metrics(probabilities, labels, np.arange(60), [*map(str, range(count))], [])
+    images = 20 * count
+    labels = np.arange(images) % count
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(count), images)
+    metrics = class_metrics(probabilities, labels, np.arange(images), [*map(str, range(count))], [])
     for estimate in metrics["0"].ranking.values():
         assert estimate is not None
         assert (estimate.low is not None) == interval
+
+
+def test_the_ranking_of_a_class_with_few_lesions_has_no_interval() -> None:
+    labels = np.array([0] * 40 + [1] * 19 + [2] * 141)
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(3), 200)
+    metrics = class_metrics(probabilities, labels, np.arange(200), ["a", "b", "c"], [])
+    few, enough = metrics["b"].ranking["auroc"], metrics["a"].ranking["auroc"]
+    assert few is not None
+    assert enough is not None
+    assert few.low is None
+    assert enough.low is not None
 
 
 DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))

@@ -89,6 +89,24 @@ def test_few_clusters_have_no_bootstrap_interval(clusters: int, has_interval: bo
     assert (estimate.low is not None) is has_interval
 
 
+@pytest.mark.parametrize(("positive", "has_interval"), [(19, False), (20, True), (181, False)])
+def test_a_few_compared_images_have_no_bootstrap_interval(
+    positive: int, has_interval: bool
+) -> None:
+    values, chosen = np.arange(200.0), np.arange(200) < positive
+
+    def metrics(weights: Weights) -> dict[str, Floats]:
+        return {"all": weighted_mean(values, weights), "apart": weighted_mean(values, weights)}
+
+    estimates = bootstrap(metrics, np.arange(200), compared={"apart": chosen})
+    apart, of_all = estimates["apart"], estimates["all"]
+    assert apart is not None
+    assert of_all is not None
+    assert apart.value == of_all.value
+    assert (apart.low is not None) is has_interval
+    assert of_all.low is not None
+
+
 @pytest.mark.parametrize("units", [1, 2, 58, 59, 123])
 def test_the_lower_bound_agrees_with_scipy_for_every_count(units: int) -> None:
     for hits in range(units + 1):
