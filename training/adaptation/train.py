@@ -53,7 +53,7 @@ from training.adaptation.summary import (
 from training.calibration.calibrate import calibrate, has_temperature
 from training.calibration.thresholds import fit_temperature
 from training.data.copies import check_images, data_digest, image_digests, write_copies
-from training.data.datasets import pretraining_images, read_dataset, read_ood_set, read_outliers
+from training.data.datasets import pretraining_images, read_dataset, read_outliers
 from training.data.images import (
     ImageParts,
     LabelledImage,
@@ -65,6 +65,7 @@ from training.data.images import (
 from training.data.registry import DATA_SETS
 from training.evaluation.evaluate import evaluate
 from training.evaluation.intervals import cluster_indices
+from training.evaluation.ood_sets import recipe_ood_sets
 from training.optimisation.batches import LoadedBatches, RunLength
 from training.optimisation.loop import optimise
 from training.optimisation.run import (
@@ -180,7 +181,7 @@ def train(
             f"expected target.classes of {', '.join(images.class_names)}, got "
             f"{', '.join(recipe.target.classes)}"
         )
-    ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
+    ood = recipe_ood_sets(recipe.evaluation.ood, data, skip_bad)
     outliers = read_outliers(recipe.outliers, data, skip_bad) if recipe.outliers else None
     accelerator = accelerator_on(device)
     main = accelerator.is_main_process

@@ -17,7 +17,7 @@ from eulerlora_contract.printable import printable
 from training.data.dataset import DERMATOSCOPY, PHOTOGRAPHS
 from training.data.datasets import read_ood_set
 from training.data.images import LabelledImage, OodGroup, OodSet
-from training.data.registry import DATA_SETS, OodSettings
+from training.data.registry import DATA_SETS, IMAGES, OodSettings
 from training.evaluation.generated_images import (
     PICTURES,
     SHIFTS,
@@ -96,6 +96,19 @@ def read_ood_sets(
             sets.append(replace(stored, name=names[source]))
         else:
             sets.append(OodSet(source, GENERATED[source][1](test), {}, group, True))
+    return sets
+
+
+def recipe_ood_sets(
+    settings: Sequence[OodSettings], directory: Path, skip_bad: bool = False
+) -> list[OodSet]:
+    """The sets of a recipe with distinct names; errors as of `read_ood_sets`."""
+    sources = {one: (directory / one.path).absolute() for one in settings if one.kind == IMAGES}
+    names = _distinct_names([*sources.values()])
+    sets = []
+    for one in settings:
+        stored = read_ood_set(one, directory, skip_bad)
+        sets.append(replace(stored, name=names[sources[one]] if one in sources else stored.name))
     return sets
 
 

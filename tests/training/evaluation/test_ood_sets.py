@@ -9,13 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora_contract.errors import DataError, EulerLoRAError, SettingsError
 from tests.conftest import config_of, random_network
 from training.data.images import OUTSIDE, LabelledImage, OodSet
+from training.data.registry import OodSettings
 from training.evaluation.generated_images import SHIFTS
-from training.evaluation.ood_sets import GENERATED, ood_sources, read_ood_sets, resemblance
+from training.evaluation.ood_sets import (
+    GENERATED,
+    ood_sources,
+    read_ood_sets,
+    recipe_ood_sets,
+    resemblance,
+)
 
 TEST = [
     LabelledImage("a", torch.full((3, 30, 40), 200, dtype=torch.uint8), 1, cluster="lesion"),
@@ -150,3 +158,12 @@ def test_outlier_exposure_counts_as_shown() -> None:
     related = resemblance(OodSet("caltech101", []), config(outliers=outliers))
     assert related is not None
     assert related.endswith("used for pretraining and outlier exposure")
+
+
+def test_sets_of_a_recipe_have_distinct_names_and_none_is_the_test_part(tmp_path: Path) -> None:
+    settings = [OodSettings(kind="images", path=path) for path in ("a/other", "b/other", "test")]
+    for one in settings:
+        (tmp_path / one.path).mkdir(parents=True)
+        Image.new("RGB", (80, 80)).save(tmp_path / one.path / "picture.png")
+    names = [of_set.name for of_set in recipe_ood_sets(settings, tmp_path)]
+    assert names == ["other", "b/other", f"{tmp_path.name}/test"]
