@@ -249,19 +249,24 @@ def last_rounds(rounds: Rounds, rule: StoppingRule) -> Tensor:
 
 
 def fit_margins(
-    trajectories: Trajectories, distance: FeatureDistance | None, rule: StoppingRule, data: str
+    trajectories: Trajectories,
+    groups: npt.NDArray[np.int64],
+    distance: FeatureDistance | None,
+    rule: StoppingRule,
+    data: str,
 ) -> DecisionMargins | None:
     """Fits the margins to trajectories with `MAX_AUTO_SAMPLES` samples; None for too few images.
 
-    `rule` has the thresholds of the flags, and `data` describes the images.
+    `groups` (n,) has the lesion of each image, `rule` the thresholds of the flags, and `data`
+    describes the images.
     """
-    count = len(trajectories.samples)
-    if count < MIN_IMAGES:
+    count, names = len(trajectories.samples), np.unique(groups)
+    if count < MIN_IMAGES or len(names) < 2:
         return None
-    halves = [
-        summaries_by_round(trajectories.images(part), distance)
-        for part in (slice(count // 2), slice(count // 2, None))
-    ]
+    # Images come in the order of their names, which may be that of their classes.
+    chosen = np.random.default_rng(0).permutation(names)[: len(names) // 2]
+    first = torch.from_numpy(np.isin(groups, chosen))
+    halves = [summaries_by_round(trajectories.images(part), distance) for part in (first, ~first)]
     for level in _LEVELS:
         agreeing = (
             _agreeing(tested, replace(rule, margins=margins_at(fitted, level, data)))

@@ -57,9 +57,10 @@ class FeatureDistance:
 
     def __call__(self, features: Tensor) -> Tensor:
         """Distance of features (n, d) to the nearest mean, (n,) float64."""
-        difference = self._whitened(features)[:, None] - self._means  # (n, components, d)
-        distances: Tensor = difference.square().sum(dim=-1).sqrt()
-        return distances.amin(dim=-1)
+        whitened = self._whitened(features)
+        squares = [(whitened - mean).square().sum(dim=-1) for mean in self._means]
+        distances: Tensor = torch.stack(squares).amin(dim=0).sqrt()
+        return distances
 
     def _whitened(self, vectors: Tensor) -> Tensor:
         """(n, d) vectors whose Euclidean distances are the Mahalanobis distances."""

@@ -39,7 +39,8 @@ class ExpectedRates:
     @classmethod
     def of(cls, threshold: Threshold) -> Self:
         """The rates of all signals that the threshold describes."""
-        images = threshold.images
+        tolerance = threshold.tolerance  # the images of a lesion are not independent
+        units = threshold.images if tolerance is None else tolerance.units
         shares: dict[str, tuple[float, ...]] = {MSP: (1 - threshold.kept,)}
         if threshold.feature_distance is not None:
             shares[FEATURE_DISTANCE] = (1 - threshold.feature_distance.kept,)
@@ -47,7 +48,7 @@ class ExpectedRates:
         if threshold.label_shares is not None:
             shares[LABEL] = threshold.label_shares
         rates = {
-            name: tuple(EventRate.calibrated(share, images) for share in events)
+            name: tuple(EventRate.calibrated(share, units) for share in events)
             for name, events in shares.items()
         }
         return cls(threshold, rates)

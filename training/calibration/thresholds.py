@@ -257,7 +257,9 @@ def with_auto_threshold(
     """
     options = config.options("stoch", MAX_AUTO_SAMPLES, precision=outputs.precision)
     rule, compared = config.stopping_rule(outputs.precision), config.threshold(options)
-    margins = config.margins or fit_margins(outputs.stoch, distance, rule, outputs.data)
+    margins = config.margins or fit_margins(
+        outputs.stoch, outputs.groups, distance, rule, outputs.data
+    )
     if margins is None:
         return config
     rounds = summaries_by_round(outputs.stoch, distance)

@@ -246,8 +246,10 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
     if labelled:
         ticks = range(len(classes))
         images = counts.sum(axis=1)
-        axes.set_xticks(ticks, classes, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_yticks(ticks, [f"{n} ({k:,})" for n, k in zip(classes, images, strict=True)])
+        slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(ticks, classes, parse_math=False, **slanted)
+        rows = [f"{n} ({k:,})" for n, k in zip(classes, images, strict=True)]
+        axes.set_yticks(ticks, rows, parse_math=False)
         for (row, column), count in np.ndenumerate(counts):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour)
@@ -374,7 +376,8 @@ def class_curves(probabilities: Floats, labels: Ints, classes: Sequence[str], ti
         look: dict[str, Any] = {"color": "#777777", "linewidth": 0.5}
         if labelled:
             average = average_precision_score(positive, scores)
-            label = f"{name} ({positive.sum():,}): AUROC {auc(fpr, tpr):.3f}, AP {average:.3f}"
+            shown = f" {name}" if name.startswith("_") else name  # a legend leaves out _names
+            label = f"{shown} ({positive.sum():,}): AUROC {auc(fpr, tpr):.3f}, AP {average:.3f}"
             look = {"color": colour, "linestyle": style, "label": label}
         roc.plot(fpr, tpr, **look)
         precision, recall = precision[recall > 0], recall[recall > 0]
@@ -393,7 +396,9 @@ def class_curves(probabilities: Floats, labels: Ints, classes: Sequence[str], ti
         axes.grid(alpha=0.3)
     if labelled:
         handles = roc.get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=9)
+        legend = figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=9)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     return figure
 
 

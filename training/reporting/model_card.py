@@ -340,7 +340,7 @@ def _reproduction_steps(
         lines, placeholders = _training_steps(config)
         repeated = f"The same machine type gives the same weights. {_REPEATED_EVALUATION}"
     if report is not None:
-        options = _evaluation_options(report)
+        options = _evaluation_options(config, report)
         lines.append(f"eulerlora evaluate run/ --data DIR {options} --out report/")
         comparison = " --comparison comparison.md" if compared else ""
         performance = " --performance performance.md" if measured else ""
@@ -488,12 +488,19 @@ def _command(
     return " ".join([*words, *variant, *seed_option, *overrides, *extra_arguments])
 
 
-def _evaluation_options(report: Report) -> str:
+def _evaluation_options(config: CheckpointConfig, report: Report) -> str:
+    """Options of `evaluate` that give the report; defaults of the checkpoint are left out."""
     modes = [mode.mode for mode in report.modes]
     words = ["--mode", "both" if len(modes) > 1 else modes[0]]
     for mode in report.modes:
         if mode.mode == "stoch":
             words += ["--samples", str(mode.samples)]
+            if mode.sampler not in (None, config.sampler):
+                words += ["--sampler", str(mode.sampler)]
+    if any(mode.views != config.default_views(mode.mode) for mode in report.modes):
+        words += ["--views", str(report.modes[0].views)]
+    if report.precision != "float32":
+        words += ["--precision", report.precision]
     words += [word for argument in _ood_arguments(report) for word in ("--ood", argument)]
     limited = {facts.used.images for facts in report.ood_sets.values() if facts.used.limited}
     if limited:

@@ -145,7 +145,7 @@ def rounds(trajectories: Trajectories) -> Rounds:
 
 @pytest.fixture(scope="module")
 def margins(trajectories: Trajectories) -> DecisionMargins:
-    fitted = fit_margins(trajectories, None, RULE, "synthetic")
+    fitted = fit_margins(trajectories, np.arange(IMAGES), None, RULE, "synthetic")
     assert fitted is not None
     return fitted
 
@@ -177,7 +177,18 @@ def test_the_level_is_the_least_with_the_target_agreement_and_saves_samples(
 
 def test_few_images_give_no_margins(trajectories: Trajectories) -> None:
     few = trajectories.images(slice(MIN_IMAGES - 1))
-    assert fit_margins(few, None, RULE, "synthetic") is None
+    assert fit_margins(few, np.arange(MIN_IMAGES - 1), None, RULE, "synthetic") is None
+
+
+def test_the_order_of_the_images_hardly_matters_to_the_margins(
+    trajectories: Trajectories, rounds: Rounds, margins: DecisionMargins
+) -> None:
+    order = rounds[MAX_AUTO_SAMPLES].entropy.argsort()
+    ordered = trajectories.images(order)
+    fitted = fit_margins(ordered, np.arange(IMAGES), None, RULE, "synthetic")
+    assert fitted is not None
+    assert fitted.agreement >= TARGET_AGREEMENT
+    assert fitted.level == pytest.approx(margins.level, abs=0.1)
 
 
 def test_the_loop_ends_where_the_fit_says_and_answers_with_its_last_rounds(

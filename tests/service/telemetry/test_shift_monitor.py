@@ -14,6 +14,7 @@ from eulerlora_contract.answers import (
     Prediction,
     ScoreThreshold,
     Threshold,
+    Tolerance,
 )
 from service.telemetry.shift_monitor import ExpectedRates, ShiftMonitors
 
@@ -65,6 +66,9 @@ def test_the_expected_rates_are_those_of_the_calibration() -> None:
     assert rates["feature_distance_quartile"] == (EventRate.calibrated(0.25, 1000),)
     assert rates["label"] == tuple(EventRate.calibrated(share, 1000) for share in (0.1, 0.2, 0.7))
     assert set(ExpectedRates.of(DET).rates) == {"msp"}
+    tolerance = Tolerance(share=0.95, confidence=0.95, units=200, unit="lesion")
+    of_lesions = ExpectedRates.of(FULL.model_copy(update={"tolerance": tolerance})).rates
+    assert of_lesions["label"][0] == EventRate.calibrated(0.1, 200)
 
 
 def test_a_model_without_thresholds_has_no_state_and_no_warning(make_model) -> None:

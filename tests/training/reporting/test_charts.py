@@ -182,3 +182,16 @@ def test_the_learning_curves_show_the_loss_and_what_was_measured_after_each_epoc
         "ECE, 9 validation images",
     ]
     assert [list(axes.lines[0].get_ydata()) for axes in others] == [[0.5, 0.6], [0.2, 0.1]]
+
+
+@pytest.mark.parametrize("name", ["$100_$200", "_none", "5$"])
+def test_names_of_classes_are_text_and_none_is_left_out(name: str) -> None:
+    classes, labels = (name, "other"), np.arange(40) % 2
+    scores = np.random.default_rng(0).dirichlet((1, 1), 40)
+    for figure in (
+        confusion_chart(np.array([[3, 1], [2, 4]]), classes, "confusion"),
+        class_curves(scores, labels, classes, "curves"),
+    ):
+        figure.canvas.draw()
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [text.split(" (")[0].strip() for text in shown] == [name, "other"]

@@ -181,6 +181,17 @@ def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
         assert f"\n{line}\n" in card
 
 
+def test_the_command_of_the_results_has_what_differs_from_the_defaults_of_the_checkpoint() -> None:
+    modes = [
+        replace(mode, views=4, sampler=None if mode.mode == "det" else "balanced")
+        for mode in REPORT.modes
+    ]
+    report = replace(REPORT, modes=modes, precision="bfloat16")
+    card = model_card(config_with_facts("imagefolder"), report)
+    command = next(line for line in card.splitlines() if line.startswith("eulerlora evaluate"))
+    assert "--samples 4 --sampler balanced --views 4 --precision bfloat16 --ood" in command
+
+
 @pytest.fixture
 def evaluated(checkpoint_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
     """A checkpoint with provenance, and the folder of a report on it."""
