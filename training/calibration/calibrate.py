@@ -24,7 +24,7 @@ from eulerlora.scores.ood_scores import (
     FeatureStatistics,
     fit_feature_statistics,
 )
-from eulerlora.settings import RuntimeSettings
+from eulerlora.settings import Provenance, RuntimeSettings
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import changed_folder
 from eulerlora_contract.sampling import (
@@ -90,6 +90,7 @@ def calibrate(
     checkpoint = load_checkpoint(folder)
     uncalibrated = checkpoint.config.model_copy(
         update={
+            "provenance": _without_site_results(checkpoint.config.provenance),
             "sampler": sampler or checkpoint.config.sampler,
             "views": views or checkpoint.config.views,
             "temperature": 1.0,
@@ -131,6 +132,13 @@ def calibrate(
         write_config(partial, fitted)
         write_auto_record(partial, fitted)  # also an empty one, which replaces an earlier one
     return fitted
+
+
+def _without_site_results(provenance: Provenance) -> Provenance:
+    """Without what a site's fit gave, except that it refitted the heads, which stay."""
+    others = {key: value for key, value in provenance.items() if key != "site"}
+    site = provenance.get("site", {})
+    return others | {"site": site | {"results": {}}} if site.get("heads") else others
 
 
 def _compares_bfloat16(precision: PrecisionChoice, device: torch.device) -> bool:

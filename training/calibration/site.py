@@ -39,6 +39,7 @@ from eulerlora.checkpoint.files import (
 from eulerlora.checkpoint.weights import BACKBONE_FILE, tensors_sha256, write_tensors
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.method import AdapterHeads
+from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.prediction_sets import min_units
 from eulerlora_contract.errors import DataError
@@ -177,11 +178,14 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     fit = _with_temperature(fit, settings.mode, settings.samples)
     fit = _with_feature_means(fit)
     if fit.parts[OOD].met:
-        config = fit.config.model_copy(update={"thresholds": (), "margins": None})
+        # Margins are those of the outputs, not of the thresholds: the checkpoint's stay valid.
+        margins = fit.config.margins if len(fit.outputs.images) < MIN_IMAGES else None
+        config = fit.config.model_copy(update={"thresholds": (), "margins": margins})
         config = with_thresholds(config, fit.outputs, fit.distance, CALIBRATED_SAMPLES)
         tolerance = config.thresholds[0].tolerance
         assert tolerance is not None
-        fit = replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}")
+        auto = "" if config.margins else f"; no `samples=auto`, which needs {MIN_IMAGES} images"
+        fit = replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}{auto}")
     fit = _with_prediction_sets(fit, settings.coverage)
     if not fit.parts[ROUTINE].met:
         return fit

@@ -24,21 +24,25 @@ from eulerlora.checkpoint.files import (
     read_config,
     read_known_answer,
     stored_revision,
+    write_config,
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from eulerlora_contract.errors import CheckpointError, DataError
 from eulerlora_contract.policy.policy import parse_policy, read_policy
+from tests.conftest import MARGINS
 from tests.training.calibration.conftest import LESIONS, SETTINGS
 from tests.training.conftest import write_training_images
+from training.calibration.calibrate import calibrate
 from training.calibration.policy import PolicyFile
 from training.calibration.site import SiteReport, calibrate_site, fit_offset, split_images
 from training.calibration.thresholds import fit_temperature, image_nll
 from training.commands.calibrate import site_command
 from training.data.copies import image_digests
-from training.data.images import LabelledImage
+from training.data.images import ImageParts, LabelledImage
 from training.data.local_images import LabelNames, LocalImages, read_local_images
 from training.evaluation.prediction_sets import Lesions
+from training.reporting.model_card import site_sections
 
 CPU = "cpu"
 
@@ -145,6 +149,40 @@ def test_parts_with_too_few_lesions_stay_as_they_were(
     assert after.temperature == before.temperature
     assert "11 lesions of melanoma without a miss | 2 | not reached; too few |" in report.tables
     assert "2 of 2 found, lower bound 0.224" in report.tables
+
+
+def test_a_few_pictures_keep_the_margins_of_auto(
+    site_source: Path, local: LocalImages, tmp_path: Path
+) -> None:
+    few = replace(local, images=[image for image in local.images if image.label == 1])
+    report = calibrate_site(site_source, few, tmp_path / "without", SETTINGS, CPU)
+    assert "; no `samples=auto`, which needs 100 images" in report.tables
+    source = Path(shutil.copytree(site_source, tmp_path / "source"))
+    config = read_config(source).model_copy(update={"margins": MARGINS})
+    write_config(source, config)
+    report = calibrate_site(source, few, tmp_path / "with", SETTINGS, CPU)
+    after = read_config(tmp_path / "with")
+    assert after.margins == MARGINS
+    assert after.auto.thresholds
+    assert "samples=auto" not in report.tables
+
+
+@pytest.mark.usefixtures("report")
+def test_a_calibration_forgets_what_a_site_fitted(
+    out: Path, local: LocalImages, tmp_path: Path
+) -> None:
+    cpu = torch.device(CPU)
+    folder = Path(shutil.copytree(out, tmp_path / "again"))
+    parts = ImageParts("elsewhere", (), {"train": local.images, "calibration": local.images})
+    config = calibrate(folder, parts, cpu, [1])
+    assert site_sections(config) == []
+    facts = read_config(out).provenance["site"] | {"heads": True}
+    provenance = config.provenance | {"site": facts}
+    refitted = config.model_copy(update={"provenance": provenance})
+    write_config(folder, refitted)
+    ((_, section),) = site_sections(calibrate(folder, parts, cpu, [1]))
+    assert "The heads were refitted" in section
+    assert "keep at least" not in section
 
 
 def test_a_failed_fit_writes_nothing(site_source: Path, local: LocalImages, tmp_path: Path) -> None:
