@@ -312,8 +312,8 @@ GROUP_NOTE = (
     "Sensitivity and specificity as above, for all target classes; the AUROC is that of their "
     "summed probability, in a group by diagnosis without target lesions against those of all "
     "groups. A diagnosis by follow-up or consensus is given to lesions that looked harmless: the "
-    "groups by diagnosis say how much of a figure rests on such lesions. Fewer than 20 lesions, for "
-    "the AUROC of either kind, are too few to say."
+    "groups by diagnosis say how much of a figure rests on such lesions. Fewer than 20 lesions, "
+    "for the AUROC of either kind, are too few to say."
 )
 _FEW_LESIONS = 20
 """A group with fewer lesions gets no figure: an exact interval of 20 is up to 0.46 wide."""
