@@ -64,7 +64,7 @@ def audit_command() -> None:
 )
 @click.option("--image", type=_existing_file, help="Show answers and decisions on this image file.")
 @click.option("--decisions", "shows_decisions", is_flag=True, help="Show the decisions of people.")
-def verify_command(
+def _verify_command(
     paths: tuple[Path, ...],
     secret_file: Path | None,
     after: str | None,
@@ -136,7 +136,7 @@ def verify_command(
     type=click.IntRange(1, 1200),
     help="Retention in months, in place of that in the header of each file.",
 )
-def due_command(
+def _due_command(
     paths: tuple[Path, ...], secret_file: Path | None, after: str | None, months: int | None
 ) -> None:
     """List the files of an audit log whose lines are all older than the retention.
