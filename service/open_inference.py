@@ -107,8 +107,6 @@ class _OutputParameters(_ParametersMessage):
 
 
 class _RequestOutput(_RequestMessage):
-    """A requested output."""
-
     name: str
     parameters: _OutputParameters = _OutputParameters()
 

@@ -30,7 +30,7 @@ from eulerlora_contract.errors import ImageError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.policy import results
 from eulerlora_contract.policy.policy import Policy
-from eulerlora_contract.policy.results import EXPLANATION, UNKNOWN, performance
+from eulerlora_contract.policy.results import performance
 from eulerlora_contract.printable import NO_BREAK, printable
 from eulerlora_contract.sampling import AUTO, Auto
 
@@ -166,8 +166,6 @@ def _environment() -> Environment:
         describe_settings=describe_settings,
         counted=_counted,
         texts=results,
-        EXPLANATION=EXPLANATION,
-        UNKNOWN=UNKNOWN,
         class_bars=class_bars,
         entropy_split=entropy_split,
         relative_distance=relative_distance,

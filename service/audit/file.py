@@ -106,7 +106,6 @@ def _decode_line(line: bytes, key: bytes) -> Record:
 
 
 def end_after(record: Record) -> ChainEnd:
-    """Returns the end of the chain after this record."""
     return ChainEnd(record["sequence"] + 1, record["mac"])
 
 

@@ -20,7 +20,6 @@ from jinja2 import Environment, StrictUndefined
 from eulerlora_client.image_formats import KINDS, SNIFFED_BYTES
 from eulerlora_contract.policy import results as texts
 from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_policy
-from eulerlora_contract.policy.results import WARNING
 
 _INDEX = "index.html"
 SCRIPT, STYLE = "page.js", "page.css"
@@ -161,7 +160,6 @@ def page_files(
         measured=measured_rows(policy),
         performance=texts.performance(policy),
         texts=texts,
-        WARNING=WARNING,
     )
     return by_name | {_INDEX: PageFile.of(page.encode(), index.media_type)}
 

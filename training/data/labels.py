@@ -55,8 +55,6 @@ def part_of(name: str) -> Part | None:
 
 @dataclass(frozen=True)
 class ImageLabel:
-    """The label of an image."""
-
     name: str  # relative to the folder
     label: str
     place: str  # what states the label, such as "labels.csv line 3"
