@@ -36,7 +36,7 @@ DEFAULT_NAME = "default"
 PRECISION_CHOICES = (AUTO, *PRECISIONS)
 BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
-COLUMNS = (
+_COLUMNS = (
     "label",
     "samples",
     "views",
@@ -216,7 +216,7 @@ def predict_command(
         if csv_file is not None:
             auto = ("rows",) if samples == AUTO else ()
             sets = () if coverage is None else ("prediction_set",)
-            write_answers(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
+            write_answers(csv_file, answers, [*_COLUMNS, *auto, *sets], model.classes)
         else:
             encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
             for answer in answers:
@@ -347,7 +347,7 @@ def backbone_command() -> None:
     type=click.IntRange(1),
     help="In pixels; that of the source's preprocessing by default.",
 )
-def import_backbone_command(source: str, out: Path, image_size: int | None) -> None:
+def _import_backbone_command(source: str, out: Path, image_size: int | None) -> None:
     """Convert the model SOURCE to a backbone file in the folder --out.
 
     SOURCE is a folder that transformers, timm or open_clip saved, a repository of the Hugging

@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-ROOT = Path("/")
+_ROOT = Path("/")
 
 
-def available_cpus(root: Path = ROOT) -> int:
+def available_cpus(root: Path = _ROOT) -> int:
     """Number of CPUs in the process's affinity, or fewer if its control groups have a quota.
 
     A quota is rounded down, but to at least 1: more threads would be stopped for a part of every

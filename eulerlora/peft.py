@@ -48,9 +48,9 @@ from eulerlora_contract.settings import validated
 
 __all__ = ["EulerLoraConfig", "draw_coefficients", "sampling"]
 
-NAME = "eulerlora"
-Role = Literal["input", "output"]
-_ROLES: Mapping[str, Role] = {
+_NAME = "eulerlora"
+_Role = Literal["input", "output"]
+_ROLES: Mapping[str, _Role] = {
     r"(o|out|o_proj|out_proj|out_lin|attn\.proj|attn\.c_proj)": "output",
     r"(attention|self_attention|attention\.output)\.dense": "output",
     r"(fc2|c_proj|wo|lin2|down_proj|w2|dense_4h_to_h|output\.dense)": "output",
@@ -61,7 +61,7 @@ _ROLES: Mapping[str, Role] = {
 }
 """Roles of modules by a regular expression for the end of their name, the first match first."""
 
-TARGETS: Mapping[tuple[str, ...], list[str]] = {
+_TARGETS: Mapping[tuple[str, ...], list[str]] = {
     (
         "vit", "deit", "dinov2", "dinov2_with_registers", "llama", "mistral", "mixtral", "gemma",
         "gemma2", "gemma3_text", "qwen2", "qwen3", "stablelm",
@@ -129,7 +129,7 @@ class EulerLoraConfig(LoraConfig):
     def __post_init__(self) -> None:
         self.lora_alpha = self.r if self.lora_alpha is None else self.lora_alpha
         super().__post_init__()  # type: ignore[no-untyped-call]
-        self.peft_type = PeftType(NAME.upper())
+        self.peft_type = PeftType(_NAME.upper())
         self.stored_base = self.base is not None  # not one that a model set
         self.settings_of_rank(self.r)
         variants = (f.name for f in fields(LoraConfig) if f.metadata.get("is_lora_variant"))
@@ -151,11 +151,11 @@ class EulerLoraConfig(LoraConfig):
         values = {"adapters": 1, "rank": rank, "min_rank": least}
         return validated(AdapterSettings, values | {"steps": self.steps, "scale": self.scale})
 
-    def role(self, module: str) -> Role:
+    def role(self, module: str) -> _Role:
         """The role of a module by its name. Raises SettingsError if none is known."""
         for pattern, role in [*(self.roles or {}).items(), *_ROLES.items()]:
             if re.match(rf"(.*\.)?({pattern})$", module):
-                return cast(Role, role)
+                return cast(_Role, role)
         raise SettingsError(f"{module}: expected its role, input or output, in `roles`")
 
     def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
@@ -214,7 +214,7 @@ class Directions(nn.Linear):
             it lives as long as the graph.
     """
 
-    def __init__(self, linear: nn.Linear, law: AdapterSettings, role: Role) -> None:
+    def __init__(self, linear: nn.Linear, law: AdapterSettings, role: _Role) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = linear.weight
@@ -309,7 +309,7 @@ class _EulerLoraModel(LoraModel):
     """Replaces the targeted modules by `_EulerLoraLinear`."""
 
     target_module_mapping: dict[str, Sequence[str]] = {
-        kind: names for kinds, names in TARGETS.items() for kind in kinds
+        kind: names for kinds, names in _TARGETS.items() for kind in kinds
     }
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -513,7 +513,7 @@ def sampling(
 
 def _register() -> None:
     """Registers the method. PEFT's enumeration of types is closed, so that it is extended first."""
-    name = NAME.upper()
+    name = _NAME.upper()
     if name in PeftType.__members__:
         return
     member = str.__new__(PeftType, name)
@@ -522,7 +522,7 @@ def _register() -> None:
     PeftType._member_names_.append(name)
     PeftType._member_map_[name] = PeftType._value2member_map_[name] = member
     register_peft_method(
-        name=NAME, prefix=LoraModel.prefix, config_cls=EulerLoraConfig, model_cls=_EulerLoraModel
+        name=_NAME, prefix=LoraModel.prefix, config_cls=EulerLoraConfig, model_cls=_EulerLoraModel
     )
 
 

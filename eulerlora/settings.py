@@ -20,7 +20,7 @@ from eulerlora_contract.settings import Positive, PositiveInt, Settings, optiona
 
 ColourConstancy = Literal["none", "shades-of-gray"]
 Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
-Channels = tuple[float, float, float]
+_Channels = tuple[float, float, float]
 Provenance = dict[str, Any]
 """The origin of weights, as JSON."""
 
@@ -115,7 +115,7 @@ class Preprocessing(Settings):
     size: PositiveInt
     shorter_side: PositiveInt | None = optional(None, le=8192)
     colour_constancy: ColourConstancy = "none"
-    mean: Channels = optional((0.0, 0.0, 0.0))
+    mean: _Channels = optional((0.0, 0.0, 0.0))
     std: tuple[Positive, Positive, Positive] = optional((1.0, 1.0, 1.0))
 
     @model_validator(mode="after")

@@ -74,13 +74,13 @@ from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES, Decided
 from eulerlora_contract.sampling import Auto, Mode, Views
 from eulerlora_contract.settings import Settings, first_error
 
-AnyBody = TypeVar("AnyBody", bound=WireModel)
-Part = tuple[str, bytes, str]
+_AnyBody = TypeVar("_AnyBody", bound=WireModel)
+_Part = tuple[str, bytes, str]
 """Name, content and media type of a part of a form."""
 
 logger = logging.getLogger(__name__)
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class TriageOptions(TypedDict, total=False):
@@ -337,8 +337,8 @@ class AsyncTriageClient:
         await self.close()
 
     async def _upload(
-        self, body: type[AnyBody], path: str, image: ImageFile, query: Mapping[str, str]
-    ) -> AnyBody:
+        self, body: type[_AnyBody], path: str, image: ImageFile, query: Mapping[str, str]
+    ) -> _AnyBody:
         try:
             part = await self._part(image)
             return await self._send(body, "POST", path, params=query, files={"file": part})
@@ -354,7 +354,7 @@ class AsyncTriageClient:
         query: Mapping[str, str],
     ) -> tuple[Any, ...]:
         results: dict[int, Any] = {}
-        parts: dict[int, Part] = {}
+        parts: dict[int, _Part] = {}
 
         async def send(positions: Sequence[int]) -> None:
             files = [("files", parts[position]) for position in positions]
@@ -368,7 +368,7 @@ class AsyncTriageClient:
                 await send(positions[:middle])
                 await send(positions[middle:])
             else:
-                results.update(zip(positions, batch_results(batch), strict=True))
+                results.update(zip(positions, _batch_results(batch), strict=True))
 
         named = []
         for position, image in enumerate(_each_image(images)):
@@ -390,12 +390,12 @@ class AsyncTriageClient:
                 results[position].file = _name_of(image)
         return tuple(results[position] for position in range(len(named)))
 
-    async def _part(self, image: ImageFile) -> Part:
+    async def _part(self, image: ImageFile) -> _Part:
         """The name of the file is not sent: it may name a patient."""
         content = await asyncio.to_thread(image_bytes, image, self._strip_metadata)
         return "image", content, "application/octet-stream"
 
-    async def _send(self, body: type[AnyBody], method: str, path: str, **content: Any) -> AnyBody:
+    async def _send(self, body: type[_AnyBody], method: str, path: str, **content: Any) -> _AnyBody:
         loop = asyncio.get_running_loop()
         if self._http.is_closed:
             raise RuntimeError(_CLOSED)
@@ -403,7 +403,7 @@ class AsyncTriageClient:
             raise RuntimeError("expected one event loop for a client; make one in each asyncio.run")
         self._event_loop = loop
 
-        async def attempt() -> AnyBody:
+        async def attempt() -> _AnyBody:
             with _transport_problems(self._http.base_url, self.proxy):
                 response = await self._http.request(method, path, **content)
             return parsed_body(response, body)
@@ -521,14 +521,14 @@ class TriageClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _result(self, work: Coroutine[Any, Any, Result]) -> Result:
+    def _result(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         future = self._start(work)
         try:
             return future.result()
         finally:
             future.cancel()  # after an interrupt; a finished one does not change
 
-    def _start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+    def _start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
         if not self._thread.is_alive():
             work.close()
             raise RuntimeError(_CLOSED)
@@ -544,15 +544,15 @@ class TriageClient:
 
     def _many(
         self,
-        call: Callable[[ImageFile], Coroutine[Any, Any, Result]],
+        call: Callable[[ImageFile], Coroutine[Any, Any, _Result]],
         images: Iterable[ImageFile],
         concurrency: int,
-    ) -> Generator[Result, None, None]:
+    ) -> Generator[_Result, None, None]:
         """The caller's thread consumes the images."""
         limited = _limited(call, concurrency)
-        pending: deque[Future[Result]] = deque()
+        pending: deque[Future[_Result]] = deque()
 
-        def start(image: ImageFile) -> Future[Result]:
+        def start(image: ImageFile) -> Future[_Result]:
             return self._start(limited(image))
 
         try:
@@ -584,10 +584,10 @@ def _check_options(options: Mapping[str, object], kind: type) -> None:
 
 
 def _caught(
-    method: Callable[..., Coroutine[Any, Any, Result]], options: Mapping[str, object]
-) -> Callable[[ImageFile], Coroutine[Any, Any, Result | Problem]]:
+    method: Callable[..., Coroutine[Any, Any, _Result]], options: Mapping[str, object]
+) -> Callable[[ImageFile], Coroutine[Any, Any, _Result | Problem]]:
 
-    async def call(image: ImageFile) -> Result | Problem:
+    async def call(image: ImageFile) -> _Result | Problem:
         try:
             return await method(image, **options)
         except Problem as problem:
@@ -599,17 +599,19 @@ def _caught(
 PREFETCH_FACTOR = 2
 """Submitted items per concurrent call, so that one slow call does not idle the others."""
 
-AnyFuture = TypeVar("AnyFuture", "asyncio.Task[Any]", "Future[Any]")
+_AnyFuture = TypeVar("_AnyFuture", "asyncio.Task[Any]", "Future[Any]")
 
 
 async def map_ordered(
-    function: Callable[[Item], Coroutine[Any, Any, Result]], items: Iterable[Item], concurrency: int
-) -> AsyncGenerator[Result, None]:
+    function: Callable[[_Item], Coroutine[Any, Any, _Result]],
+    items: Iterable[_Item],
+    concurrency: int,
+) -> AsyncGenerator[_Result, None]:
     """Yields the result for each item, in order, from tasks that end when the caller stops."""
     limited = _limited(function, concurrency)
-    pending: deque[asyncio.Task[Result]] = deque()
+    pending: deque[asyncio.Task[_Result]] = deque()
 
-    def start(item: Item) -> asyncio.Task[Result]:
+    def start(item: _Item) -> asyncio.Task[_Result]:
         return asyncio.create_task(limited(item))
 
     try:
@@ -622,13 +624,13 @@ async def map_ordered(
 
 
 def _limited(
-    function: Callable[[Item], Coroutine[Any, Any, Result]], concurrency: int
-) -> Callable[[Item], Coroutine[Any, Any, Result]]:
+    function: Callable[[_Item], Coroutine[Any, Any, _Result]], concurrency: int
+) -> Callable[[_Item], Coroutine[Any, Any, _Result]]:
     if concurrency < 1:
         raise ValueError(f"expected a concurrency of at least 1, got {concurrency}")
     free = asyncio.Semaphore(concurrency)
 
-    async def call(item: Item) -> Result:
+    async def call(item: _Item) -> _Result:
         async with free:
             return await function(item)
 
@@ -636,11 +638,11 @@ def _limited(
 
 
 def _in_order(
-    start: Callable[[Item], AnyFuture],
-    items: Iterable[Item],
-    pending: deque[AnyFuture],
+    start: Callable[[_Item], _AnyFuture],
+    items: Iterable[_Item],
+    pending: deque[_AnyFuture],
     concurrency: int,
-) -> Iterator[AnyFuture]:
+) -> Iterator[_AnyFuture]:
     """Starts items lazily and yields their futures in order; `pending` holds those not yet used."""
     for item in items:
         pending.append(start(item))
@@ -746,7 +748,7 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def parsed_body(response: httpx.Response, body: type[AnyBody]) -> AnyBody:
+def parsed_body(response: httpx.Response, body: type[_AnyBody]) -> _AnyBody:
     """The body of a response. Raises the reported Problem, or UnexpectedAnswer."""
     if response.status_code != httpx.codes.OK:
         raise reported_problem(response)
@@ -773,7 +775,7 @@ def reported_problem(response: httpx.Response) -> Problem:
     return problem
 
 
-def batch_results(
+def _batch_results(
     batch: TriageBatch | PredictionBatch,
 ) -> tuple[TriageResult | Prediction | Problem, ...]:
     """The results of a batch, with an exception in place of each problem document."""
@@ -847,11 +849,11 @@ def retrying(policy: RetryPolicy) -> AsyncRetrying:
         return (state.seconds_since_start or 0) + state.upcoming_sleep > limit_s
 
     return AsyncRetrying(
-        retry=retry_if_exception(is_retryable), wait=wait_s, stop=exceeds, reraise=True
+        retry=retry_if_exception(is_retryable), wait=_wait_s, stop=exceeds, reraise=True
     )
 
 
-def wait_s(state: RetryCallState) -> float:
+def _wait_s(state: RetryCallState) -> float:
     """Seconds to the next attempt: Retry-After, or an exponential backoff."""
     problem = _problem(state)
     if problem.retry_after_s is None:

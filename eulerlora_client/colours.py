@@ -36,7 +36,7 @@ _MAX_CACHED_BYTES = 2**16  # profiles of cameras have a few kB; with tables for 
 _SOURCES = {"cICP": "PNG chunk cICP", "iCCP": "colour profile", "gAMA": "PNG chunk gAMA"}
 """What a warning calls the source of a conversion."""
 
-Matrix = Sequence[Sequence[float]]
+_Matrix = Sequence[Sequence[float]]
 _D50 = (0.9642, 1.0, 0.8249)  # the profile connection space
 _BRADFORD = ((0.8951, 0.2664, -0.1614), (-0.7502, 1.7135, 0.0367), (0.0389, -0.0685, 1.0296))
 _D65, _WHITE_C, _EQUAL_ENERGY = (0.3127, 0.3290), (0.310, 0.316), (1 / 3, 1 / 3)
@@ -78,7 +78,7 @@ Colours = Mapping[str, bytes | None]
 """Contents by the name of a PNG chunk; `iCCP` has an unpacked profile, None for a damaged one."""
 
 
-class ProfileError(Exception):
+class _ProfileError(Exception):
     """Colour data cannot be used; the message is the reason."""
 
 
@@ -102,8 +102,8 @@ class RgbSpace:
         return g, a * slope, a * offset + b, c * slope, (d - offset) / slope, c * offset
 
     @property
-    def to_srgb(self) -> Matrix:
-        """The matrix from linear RGB to that of sRGB. Raises ProfileError."""
+    def to_srgb(self) -> _Matrix:
+        """The matrix from linear RGB to that of sRGB. Raises _ProfileError."""
         return _product(_inverse(_to_d50(BT_709)), _to_d50(self.primaries))
 
 
@@ -139,8 +139,8 @@ def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
                 cached = len(profile) <= _MAX_CACHED_BYTES
                 transform = (_cached_transform if cached else _new_transform)(profile)
             if transform is not None and mode not in _CONVERTIBLE[transform.input_mode]:
-                raise ProfileError(f"it is for {transform.input_mode} and the image is {mode}")
-        except ProfileError as error:
+                raise _ProfileError(f"it is for {transform.input_mode} and the image is {mode}")
+        except _ProfileError as error:
             message = f"the {_SOURCES.get(source, f'PNG chunk {source}')} is ignored: {error}"
             warnings.append(PredictionWarning(code=WarningCode.PROFILE_IGNORED, message=message))
             continue
@@ -181,19 +181,19 @@ def colours_of(info: Mapping[str | tuple[int, int], Any]) -> Colours:
 
 
 def _profile(source: str, colours: Colours) -> bytes | RgbSpace | None:
-    """An ICC profile or a space; None for sRGB. Raises ProfileError and ImageError."""
+    """An ICC profile or a space; None for sRGB. Raises _ProfileError and ImageError."""
     content = colours[source]
     if content is None:
-        raise ProfileError("it is damaged, incomplete or there are several")
+        raise _ProfileError("it is damaged, incomplete or there are several")
     if source == "iCCP":
         if not content:
-            raise ProfileError("it is empty")
+            raise _ProfileError("it is empty")
         return content
     if source == "cICP":
         return _space_of_codes(content)
     if source == "sRGB":
         if len(content) != 1 or content[0] > 3:
-            raise ProfileError("it has no rendering intent")
+            raise _ProfileError("it has no rendering intent")
         return None
     return _space_of_gamma(content, colours.get("cHRM") or b"")
 
@@ -201,7 +201,7 @@ def _profile(source: str, colours: Colours) -> bytes | RgbSpace | None:
 def _space_of_codes(content: bytes) -> RgbSpace:
     """The content has ITU-T H.273 codes of primaries and transfer, and the range."""
     if len(content) != 4 or content[2] != 0 or content[3] > 1:
-        raise ProfileError("it is damaged")
+        raise _ProfileError("it is damaged")
     primaries, transfer, _, is_full_range = content
     if transfer in _HIGH_DYNAMIC_RANGE:
         raise ImageError(
@@ -209,7 +209,7 @@ def _space_of_codes(content: bytes) -> RgbSpace:
             f"{_HIGH_DYNAMIC_RANGE[transfer]}, whose look depends on the screen"
         )
     if primaries not in _PRIMARIES or transfer not in _TRANSFERS:
-        raise ProfileError("its codes are unknown")
+        raise _ProfileError("its codes are unknown")
     return RgbSpace(_PRIMARIES[primaries], _TRANSFERS[transfer], bool(is_full_range))
 
 
@@ -217,7 +217,7 @@ def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
     """The space of gAMA with cHRM, or with the primaries of sRGB; None for sRGB."""
     gamma = int.from_bytes(content) / _CHROMATICITY_UNIT if len(content) == 4 else 0
     if not _MIN_GAMMA <= gamma <= _MAX_GAMMA:
-        raise ProfileError("its exponent is none of an image")
+        raise _ProfileError("its exponent is none of an image")
     has_primaries = len(chromaticities) == 32
     if not has_primaries and abs(gamma / _USUAL_GAMMA - 1) <= _GAMMA_TOLERANCE:
         return None
@@ -226,10 +226,10 @@ def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
     return RgbSpace(primaries, (1 / gamma, 1.0, 0.0, 0.0, 0.0))
 
 
-def _to_d50(primaries: Sequence[float]) -> Matrix:
+def _to_d50(primaries: Sequence[float]) -> _Matrix:
     """The matrix from linear RGB to XYZ relative to D50, adapted by Bradford.
 
-    Raises ProfileError for primaries that span no colours.
+    Raises _ProfileError for primaries that span no colours.
     """
     points = zip(primaries[::2], primaries[1::2], strict=True)
     (x, y, z), *columns = ((x, y, 1 - x - y) for x, y in points)
@@ -244,18 +244,18 @@ def _to_d50(primaries: Sequence[float]) -> Matrix:
         ]
         adapted = _product(_product(_inverse(_BRADFORD), scaled), native)
     except ZeroDivisionError as error:
-        raise ProfileError("its primaries span no colours") from error
+        raise _ProfileError("its primaries span no colours") from error
     return [[value * amount for value, amount in zip(row, amounts, strict=True)] for row in adapted]
 
 
 def _matrix_profile(space: RgbSpace) -> bytes:
-    """A display profile (ICC.1:2010, 8.4.3). Raises ProfileError."""
+    """A display profile (ICC.1:2010, 8.4.3). Raises _ProfileError."""
     g, a, b, c, d, f = space.curve
     try:
         colorants = [_xyz_tag(column) for column in _transposed(_to_d50(space.primaries))]
         curve = b"para" + struct.pack(">4xH2x", 4) + _fixed(g, a, b, c, d, 0.0, f)
     except struct.error as error:
-        raise ProfileError("its primaries span no colours") from error
+        raise _ProfileError("its primaries span no colours") from error
     names = (b"rXYZ", b"gXYZ", b"bXYZ", b"rTRC", b"gTRC", b"bTRC", b"wtpt")
     contents = (*colorants, curve, curve, curve, _xyz_tag(_D50))
     at, directory = 132 + 12 * len(names), struct.pack(">I", len(names))
@@ -277,16 +277,16 @@ def _xyz_tag(values: Sequence[float]) -> bytes:
     return b"XYZ " + bytes(4) + _fixed(*values)
 
 
-def _transposed(matrix: Matrix) -> Matrix:
+def _transposed(matrix: _Matrix) -> _Matrix:
     return list(zip(*matrix, strict=True))
 
 
-def _product(left: Matrix, right: Matrix) -> Matrix:
+def _product(left: _Matrix, right: _Matrix) -> _Matrix:
     columns = _transposed(right)
     return [[sum(a * b for a, b in zip(row, c, strict=True)) for c in columns] for row in left]
 
 
-def _inverse(matrix: Matrix) -> Matrix:
+def _inverse(matrix: _Matrix) -> _Matrix:
     """Of a 3 x 3 matrix. Raises ZeroDivisionError if it has none."""
     (a, b, c), (d, e, f), (g, h, i) = matrix
     cofactors = (
@@ -303,11 +303,11 @@ def _new_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
         source = ImageCms.ImageCmsProfile(BytesIO(profile))
         space = source.profile.xcolor_space
         if space not in _INPUT_MODES:
-            raise ProfileError("it is not one of an RGB, gray or CMYK image")
+            raise _ProfileError("it is not one of an RGB, gray or CMYK image")
         srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
         transform = ImageCms.ImageCmsTransform(source, srgb, _INPUT_MODES[space], "RGB")
     except (OSError, ValueError) as error:
-        raise ProfileError("it is damaged") from error
+        raise _ProfileError("it is damaged") from error
     return None if _is_identity(transform) else transform
 
 

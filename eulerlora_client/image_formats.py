@@ -427,7 +427,7 @@ def _png_size(data: bytes) -> tuple[int, int]:
     return width, height
 
 
-def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yields kind, start and end of the content of all chunks up to IEND (PNG, 5.3).
 
     Raises ValueError for a wrong checksum and for a file without IEND.
@@ -461,7 +461,7 @@ def _png(data: bytes) -> CodedImage:
     frames, unpacked, has_palette, has_pixels, is_animated = 0, 0, False, False, False
     most = _MAX_SEGMENTS + len(data) // _BYTES_PER_CHUNK
     try:
-        for count, (kind, start, end) in enumerate(png_chunks(data)):
+        for count, (kind, start, end) in enumerate(_png_chunks(data)):
             if count > most:
                 raise ImageError(f"expected at most {most:,} chunks in a file of this size")
             if (kind == b"IHDR") != (count == 0):

@@ -47,7 +47,7 @@ def _log_gain(stake: float, probability: float) -> float:
     return math.log1p(stake * (1 - probability) / probability)
 
 
-def log_loss(stake: float) -> float:
+def _log_loss(stake: float) -> float:
     """The log of the factor after a trial without an event."""
     return math.log1p(-stake)
 
@@ -59,7 +59,7 @@ def log_capital(events: int, trials: int, probability: float) -> float:
     probability at most alpha (Ville's inequality). It decreases in `probability`.
     """
     return log_mean_exp(
-        events * _log_gain(stake, probability) + (trials - events) * log_loss(stake)
+        events * _log_gain(stake, probability) + (trials - events) * _log_loss(stake)
         for stake in STAKES
     )
 
@@ -122,8 +122,8 @@ class ChangeTest:
             return self._log_sums
         return [
             _log_add_exp(
-                value + quiet * log_loss(stake),
-                log_loss(stake) + math.log(-math.expm1(quiet * log_loss(stake)) / stake),
+                value + quiet * _log_loss(stake),
+                _log_loss(stake) + math.log(-math.expm1(quiet * _log_loss(stake)) / stake),
             )
             for stake, value in zip(STAKES, self._log_sums, strict=True)
         ]

@@ -358,7 +358,7 @@ class Reason(StrEnum):
     TRAJECTORIES_UNKNOWN = "trajectories_unknown"
 
 
-WITHOUT_FIGURES = {
+_WITHOUT_FIGURES = {
     Reason.TOO_SMALL, Reason.TOO_DARK, Reason.TOO_BRIGHT, Reason.BLURRED, Reason.UNFAMILIAR,
     Reason.TARGET_CLASSES,
 }  # fmt: skip
@@ -483,7 +483,7 @@ class TriageResult(WireModel):
         """What people see of the result."""
         if not self.prediction.unfamiliar:
             return ShownResult(self.reasons, self.prediction, self.target.probability)
-        kept = (reason for reason in self.reasons if reason.code in WITHOUT_FIGURES)
+        kept = (reason for reason in self.reasons if reason.code in _WITHOUT_FIGURES)
         return ShownResult(tuple(kept))
 
     def name_of(self, label: str) -> str:
@@ -498,7 +498,7 @@ class ShownResult:
     JSON has everything.
 
     Attributes:
-        reasons: Of an unfamiliar image, those of `WITHOUT_FIGURES`.
+        reasons: Of an unfamiliar image, those of `_WITHOUT_FIGURES`.
         figures: The prediction; None for an unfamiliar image.
         target: Probability of the target classes; None likewise.
     """

@@ -25,7 +25,7 @@ NEXT = ".next"
 _MAX_READS = 10
 """Attempts at reading a folder that another process changes."""
 
-Read = TypeVar("Read")
+_Read = TypeVar("_Read")
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def current_file(folder: Path, name: str) -> Path:
     return changed if os.path.lexists(changed) else folder / name
 
 
-def read_unchanged(folder: Path, read: Callable[[], Read]) -> Read:
+def read_unchanged(folder: Path, read: Callable[[], _Read]) -> _Read:
     """Runs `read`, which reads several files of a folder, all from before a change or after."""
     for _ in range(_MAX_READS - 1):
         before = _entries(folder)

@@ -6,7 +6,7 @@ from typing import TextIO
 
 _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n")
 NO_BREAK = "\N{NO-BREAK SPACE}"
-BYTE_ORDER_MARK = "\ufeff"
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
@@ -37,7 +37,7 @@ def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence
     names files. On a terminal there is no mark, and names are escaped like all other text.
     """
     if not file.isatty():
-        file.write(BYTE_ORDER_MARK)
+        file.write(_BYTE_ORDER_MARK)
     writer = csv.writer(file)
     writer.writerow(map(csv_text, columns))
     for name, *cells in rows:

@@ -15,7 +15,7 @@ _BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} {unit}{postfix}, {remaining} lef
 _COUNT_FORMAT = "{desc} {n_fmt} {unit}{postfix}"
 """Format if the total is unknown."""
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 
 class IntervalTimer:
@@ -107,7 +107,9 @@ class ProgressCounter:
         return f"{self._label}: {counts}, {format_duration(left_s)} left"
 
 
-def track(items: Iterable[Item], label: str, unit: str, total: int | None = None) -> Iterator[Item]:
+def track(
+    items: Iterable[_Item], label: str, unit: str, total: int | None = None
+) -> Iterator[_Item]:
     """Yields the items and shows their `ProgressCounter`."""
     with ProgressCounter(label, unit, total) as progress:
         for item in items:

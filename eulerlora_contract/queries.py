@@ -46,17 +46,17 @@ def _plain_decimal(value: object) -> object:
     return value
 
 
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_plain_digits)]
-Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
-Samples = Annotated[
+_Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_plain_digits)]
+_Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
+_Samples = Annotated[
     Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | Auto,
     Field(union_mode="left_to_right"),
     BeforeValidator(_auto_or_digits),
 ]
-ViewsParameter = Annotated[Views, BeforeValidator(_views)]
+_ViewsParameter = Annotated[Views, BeforeValidator(_views)]
 ReportFormat = Literal["html", "csv"]
 
-Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Decided = Literal["urgent", "unfamiliar", "refer", "retake", "routine", "undo"]
 """A disposition, or `UNDO`."""
 
@@ -76,21 +76,21 @@ class TriageQuery(BaseModel):
     """det: one pass per adapter; stoch: sampled passes. Default: the mode that the policy's
     thresholds were set for (`GET /triage/policy`).
     """
-    samples: Samples | SkipJsonSchema[None] = None
+    samples: _Samples | SkipJsonSchema[None] = None
     """Samples per adapter; only with stoch. Default: the number that the policy's thresholds were
     set for, or 4. auto: 1, 2 or 4, until the label, the flags and the disposition are settled;
     for a model with decision margins.
     """
-    views: ViewsParameter | SkipJsonSchema[None] = None
+    views: _ViewsParameter | SkipJsonSchema[None] = None
     """Flips and quarter turns of the image that its trajectories share between them; in det every
     adapter sees all of them. Default: those of the model in stoch, 1 in det. Nothing is calibrated
     for other numbers; not with samples=auto.
     """
-    seed: Seed | SkipJsonSchema[None] = None
+    seed: _Seed | SkipJsonSchema[None] = None
     """Seed of the draws; derived from the image by default."""
     model: str | SkipJsonSchema[None] = None
     """Name of a served model; the first one by default."""
-    coverage: Coverage | SkipJsonSchema[None] = None
+    coverage: _Coverage | SkipJsonSchema[None] = None
     """Adds prediction_set: the classes that remain possible at this coverage, such as 0.9. It is
     null, with a warning, if the checkpoint is not calibrated for it.
     """
@@ -140,7 +140,7 @@ class PredictQuery(TriageQuery):
 
     mode: Mode = "det"
     """det: one pass per adapter; stoch: sampled passes."""
-    samples: Samples | SkipJsonSchema[None] = None
+    samples: _Samples | SkipJsonSchema[None] = None
     """Samples per adapter; only with stoch, default 4. auto: 1, 2 or 4, until the label and the
     flags are settled; for a model with decision margins.
     """
@@ -161,9 +161,9 @@ class DecisionRequest(WireModel):
     """The disposition that the person chose: the suggested one accepts it. `undo` withdraws
     decision, reason and diagnosis.
     """
-    reason: Annotated[Words, Field(max_length=500)] | None = None
+    reason: Annotated[_Words, Field(max_length=500)] | None = None
     """Why; required if the decision is not the suggested disposition. Without patient data."""
-    diagnosis: Annotated[Words, Field(max_length=64)] | None = None
+    diagnosis: Annotated[_Words, Field(max_length=64)] | None = None
     """The confirmed diagnosis, when it is known: the name of a class, or a code of one's own."""
 
 

@@ -27,7 +27,7 @@ class Settings(BaseModel):
     )
 
 
-AnySettings = TypeVar("AnySettings", bound=Settings)
+_AnySettings = TypeVar("_AnySettings", bound=Settings)
 
 
 def optional(default: Any, **constraints: Any) -> Any:
@@ -38,7 +38,7 @@ def optional(default: Any, **constraints: Any) -> Any:
     return Field(default, exclude_if=lambda value: bool(value == default), **constraints)
 
 
-def validated(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
+def validated(kind: type[_AnySettings], values: Mapping[str, Any]) -> _AnySettings:
     """Validates a user's values. Raises SettingsError, in one line."""
     try:
         return kind.model_validate(values)

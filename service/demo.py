@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 
 import click
 
-PAGE = Path(__file__).with_name("page")
+_PAGE = Path(__file__).with_name("page")
 _BLUR_PX = 8
-SKIN = (207, 153, 168)
-POLL_S = 0.1
-READY = re.compile(r"^serving .* on (http://\S+)$", re.MULTILINE)
+_SKIN = (207, 153, 168)
+_POLL_S = 0.1
+_READY = re.compile(r"^serving .* on (http://\S+)$", re.MULTILINE)
 """The line of a service that is ready."""
 
 
@@ -46,12 +46,12 @@ def _draw_pictures(folder: Path) -> None:
 
     folder.mkdir()
     for name in ("even", "irregular", "house"):
-        content = (PAGE / f"example-{name}.jpg").read_bytes()
+        content = (_PAGE / f"example-{name}.jpg").read_bytes()
         (folder / f"{name}.jpg").write_bytes(content)
     with Image.open(folder / "irregular.jpg") as spot:
         blurred = spot.filter(ImageFilter.GaussianBlur(_BLUR_PX))
     blurred.save(folder / "out-of-focus.jpg")
-    Image.new("RGB", blurred.size, SKIN).save(folder / "blank.png")
+    Image.new("RGB", blurred.size, _SKIN).save(folder / "blank.png")
 
 
 @contextmanager
@@ -68,11 +68,11 @@ def _running_service(log: Path) -> Iterator[str]:
     command += ["--log-format", "text"]
     with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr) as process:
         try:
-            while not (ready := READY.search(log.read_text())):
+            while not (ready := _READY.search(log.read_text())):
                 if process.poll() is not None:
                     click.echo(log.read_text(), err=True, nl=False)
                     raise click.ClickException("the service did not start")
-                time.sleep(POLL_S)
+                time.sleep(_POLL_S)
             yield ready[1]
         finally:
             process.terminate()

@@ -63,10 +63,10 @@ class _Queued(Protocol):
     def queued_at(self) -> float: ...
 
 
-Item = TypeVar("Item", bound=_Queued)
+_Item = TypeVar("_Item", bound=_Queued)
 
 
-class FairQueue(Generic[Item]):
+class FairQueue(Generic[_Item]):
     """Self-clocked fair queueing of clients; the items of a client are ordered by `queued_at`.
 
     The client with the lowest finish tag is served next: its previous tag, or virtual time if that
@@ -79,17 +79,17 @@ class FairQueue(Generic[Item]):
     def __init__(self) -> None:
         self._virtual_time = 0.0
         self._starts: dict[str, float] = {}  # of the next item: the last finish tag of every client
-        self._waiting: dict[str, list[Item]] = {}  # by client, oldest first
+        self._waiting: dict[str, list[_Item]] = {}  # by client, oldest first
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[_Item]:
         """Yields all items in no particular order."""
         for items in self._waiting.values():
             yield from items
 
-    def add(self, item: Item) -> None:
+    def add(self, item: _Item) -> None:
         items = self._waiting.get(item.client)
         if items is None:
             self._starts[item.client] = self._start_of(item.client)
@@ -99,8 +99,8 @@ class FairQueue(Generic[Item]):
     def first(
         self,
         may_start: Callable[[str], bool] = lambda _: True,
-        is_allowed: Callable[[Item], bool] = lambda _: True,
-    ) -> Item | None:
+        is_allowed: Callable[[_Item], bool] = lambda _: True,
+    ) -> _Item | None:
         """Returns the next item in fair order, or None.
 
         Args:
@@ -114,14 +114,14 @@ class FairQueue(Generic[Item]):
         )
         return min(filter(None, candidates), key=self._tag_of, default=None)
 
-    def take(self, item: Item) -> None:
+    def take(self, item: _Item) -> None:
         """Removes an item that `first` returned, and charges its cost to its client."""
         tag = self._tag_of(item)
         self._virtual_time = max(self._virtual_time, tag)
         self._starts[item.client] = tag
         self.remove(item)
 
-    def remove(self, item: Item) -> None:
+    def remove(self, item: _Item) -> None:
         """Removes an item without a charge, if it is in the queue."""
         items = self._waiting.get(item.client, [])
         if item not in items:
@@ -140,7 +140,7 @@ class FairQueue(Generic[Item]):
         self._waiting.clear()
         self._forget_idle()
 
-    def _tag_of(self, item: Item) -> float:
+    def _tag_of(self, item: _Item) -> float:
         return self._starts[item.client] + item.cost
 
     def _start_of(self, client: str) -> float:

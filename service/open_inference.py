@@ -39,41 +39,41 @@ from service.http.responses import JSON, json_response, rounded
 from service.inference.engine import ServedModel, ServedModels
 from service.routes.plugins import Plugin, ServiceParts
 
-DataType = Literal["BOOL", "BYTES", "FP64"]
-Parameter = bool | int | float | str
+_DataType = Literal["BOOL", "BYTES", "FP64"]
+_Parameter = bool | int | float | str
 
 _IMAGE_INPUT = "image"
 _PREDICTION_SET = "prediction_set"
 _BINARY_OUTPUT = "binary_data_output"
 _BINARY = "application/octet-stream"
-HEADER_LENGTH = "Inference-Header-Content-Length"
+_HEADER_LENGTH = "Inference-Header-Content-Length"
 _MAX_JSON_ITEMS = 1000
 """Members and elements in the JSON object; parsing millions of them would block the service."""
 _ELEMENT_LENGTH = struct.Struct("<I")  # before the bytes of each element of a BYTES tensor
 
 _PLATFORM = "eulerlora"
 _OPEN_INFERENCE = "/v2"
-MODELS = (
+_MODELS = (
     f"{_OPEN_INFERENCE}/models/{{name}}",
     f"{_OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
 )
-INFER_PATHS = tuple(f"{path}/infer" for path in MODELS)
-EXTENSIONS = ("binary_tensor_data", "schedule_policy", "statistics")
+INFER_PATHS = tuple(f"{path}/infer" for path in _MODELS)
+_EXTENSIONS = ("binary_tensor_data", "schedule_policy", "statistics")
 
 
-class RequestMessage(BaseModel):
+class _RequestMessage(BaseModel):
     """Base of the parts of a request: JSON types are not converted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
 
 
-class ParametersMessage(RequestMessage):
+class _ParametersMessage(_RequestMessage):
     """Base of parameters, whose names are checked."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class InputParameters(ParametersMessage):
+class _InputParameters(_ParametersMessage):
     """Parameters of the input.
 
     Attributes:
@@ -86,7 +86,7 @@ class InputParameters(ParametersMessage):
     content_type: Literal["base64"] = "base64"
 
 
-class RequestInput(RequestMessage):
+class _RequestInput(_RequestMessage):
     """The image.
 
     Attributes:
@@ -96,24 +96,22 @@ class RequestInput(RequestMessage):
     name: Literal["image"]
     shape: tuple[Literal[1]] | tuple[Literal[1], Literal[1]]
     datatype: Literal["BYTES"]
-    parameters: InputParameters = InputParameters()
+    parameters: _InputParameters = _InputParameters()
     data: tuple[str | tuple[str, ...], ...] | None = None
 
 
-class OutputParameters(ParametersMessage):
+class _OutputParameters(_ParametersMessage):
     """Parameters of an output; None stands for the default of the request."""
 
     binary_data: bool | None = None
 
 
-class RequestOutput(RequestMessage):
-    """A requested output."""
-
+class _RequestOutput(_RequestMessage):
     name: str
-    parameters: OutputParameters = OutputParameters()
+    parameters: _OutputParameters = _OutputParameters()
 
 
-class Scheduling(RequestMessage):
+class _Scheduling(_RequestMessage):
     """Parameters of Triton's scheduler, in a request of its clients.
 
     Attributes:
@@ -129,19 +127,19 @@ class Scheduling(RequestMessage):
     sequence_end: bool = False
 
 
-class InferRequest(RequestMessage):
+class _InferRequest(_RequestMessage):
     """The JSON object of an inference request; without `outputs`, all are answered."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")] | None = None
-    parameters: dict[str, Parameter] = {}
-    inputs: Annotated[tuple[RequestInput, ...], Field(min_length=1, max_length=1)]
-    outputs: Annotated[tuple[RequestOutput, ...], Field(max_length=32)] = ()
+    parameters: dict[str, _Parameter] = {}
+    inputs: Annotated[tuple[_RequestInput, ...], Field(min_length=1, max_length=1)]
+    outputs: Annotated[tuple[_RequestOutput, ...], Field(max_length=32)] = ()
 
 
-_MESSAGES = (InferRequest, RequestInput, RequestOutput, InputParameters, OutputParameters)
+_MESSAGES = (_InferRequest, _RequestInput, _RequestOutput, _InputParameters, _OutputParameters)
 
 
-async def _read_body(request: Request) -> tuple[InferRequest, bytes]:
+async def _read_body(request: Request) -> tuple[_InferRequest, bytes]:
     """The JSON object of an inference request, and the image file.
 
     Raises:
@@ -152,19 +150,19 @@ async def _read_body(request: Request) -> tuple[InferRequest, bytes]:
     media_type = without_parameters(request.headers.get("content-type", JSON))
     if media_type not in (JSON, _BINARY):
         raise UnsupportedMedia(f"expected {JSON} or {_BINARY}")
-    header_length = request.headers.get(HEADER_LENGTH)
+    header_length = request.headers.get(_HEADER_LENGTH)
     body = b"".join([chunk async for chunk in request.stream()])
     json_bytes = len(body)
     if header_length is not None:
         is_number = header_length.isascii() and header_length.isdigit() and len(header_length) < 16
         if not is_number or int(header_length) > len(body):
-            raise MalformedBody(f"{HEADER_LENGTH}: expected at most the length of the body")
+            raise MalformedBody(f"{_HEADER_LENGTH}: expected at most the length of the body")
         json_bytes = int(header_length)
     text = body[:json_bytes]
     if text.count(b",") + text.count(b"{") + text.count(b"[") > _MAX_JSON_ITEMS:
         raise MalformedBody(f"expected a JSON object with at most {_MAX_JSON_ITEMS:,} items")
     try:
-        parsed = InferRequest.model_validate_json(text)
+        parsed = _InferRequest.model_validate_json(text)
     except ValidationError as error:
         raise MalformedBody(error_without_input(error, *_MESSAGES)) from None
     image = _image(parsed.inputs[0], memoryview(body)[json_bytes:])
@@ -173,7 +171,7 @@ async def _read_body(request: Request) -> tuple[InferRequest, bytes]:
     return parsed, image
 
 
-def _image(sent: RequestInput, binary: memoryview) -> bytes:
+def _image(sent: _RequestInput, binary: memoryview) -> bytes:
     """The file in the one element of the input. `binary`: what follows the JSON object."""
     size = sent.parameters.binary_data_size
     if (size is None) == (sent.data is None):
@@ -196,13 +194,13 @@ def _image(sent: RequestInput, binary: memoryview) -> bytes:
         raise MalformedBody(f"{_IMAGE_INPUT}: expected base64 in data") from None
 
 
-def _query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
+def _query_of(model: str, parameters: Mapping[str, _Parameter]) -> PredictQuery:
     """The query for a prediction of `model`.
 
     Numbers and booleans must have their JSON type. Raises InvalidParameter and
     RequestValidationError.
     """
-    others = {_BINARY_OUTPUT, *Scheduling.model_fields}
+    others = {_BINARY_OUTPUT, *_Scheduling.model_fields}
     sent = {name: value for name, value in parameters.items() if name not in others}
     if "model" in sent:
         raise InvalidParameter("model: expected in the path")
@@ -218,7 +216,7 @@ ANY_SIZE, CLASSES = -1, 0
 
 
 @dataclass(frozen=True)
-class Output:
+class _Output:
     """An output of every model.
 
     Attributes:
@@ -226,38 +224,38 @@ class Output:
         values: Of a prediction, in the last dimension.
     """
 
-    datatype: DataType
+    datatype: _DataType
     shape: tuple[int, ...]
-    values: Callable[[Prediction], Sequence[Parameter]]
+    values: Callable[[Prediction], Sequence[_Parameter]]
 
 
 def _known(flag: bool | None) -> tuple[bool, ...]:
     return () if flag is None else (flag,)
 
 
-OUTPUTS: Mapping[str, Output] = {
-    "label": Output("BYTES", (1,), lambda body: (body.label,)),
-    "classes": Output("BYTES", (CLASSES,), lambda body: body.classes),
-    "probabilities": Output("FP64", (1, CLASSES), lambda body: tuple(body.probabilities.values())),
-    "entropy": Output("FP64", (1,), lambda body: (body.entropy,)),
-    "expected_entropy": Output("FP64", (1,), lambda body: (body.expected_entropy,)),
-    "mutual_information": Output("FP64", (1,), lambda body: (body.mutual_information,)),
-    "msp": Output("FP64", (1,), lambda body: (body.msp,)),
-    "ood": Output("BOOL", (ANY_SIZE,), lambda body: _known(body.ood)),
-    "unfamiliar": Output("BOOL", (ANY_SIZE,), lambda body: _known(body.unfamiliar)),
-    _PREDICTION_SET: Output(
+OUTPUTS: Mapping[str, _Output] = {
+    "label": _Output("BYTES", (1,), lambda body: (body.label,)),
+    "classes": _Output("BYTES", (CLASSES,), lambda body: body.classes),
+    "probabilities": _Output("FP64", (1, CLASSES), lambda body: tuple(body.probabilities.values())),
+    "entropy": _Output("FP64", (1,), lambda body: (body.entropy,)),
+    "expected_entropy": _Output("FP64", (1,), lambda body: (body.expected_entropy,)),
+    "mutual_information": _Output("FP64", (1,), lambda body: (body.mutual_information,)),
+    "msp": _Output("FP64", (1,), lambda body: (body.msp,)),
+    "ood": _Output("BOOL", (ANY_SIZE,), lambda body: _known(body.ood)),
+    "unfamiliar": _Output("BOOL", (ANY_SIZE,), lambda body: _known(body.unfamiliar)),
+    _PREDICTION_SET: _Output(
         "BYTES",
         (ANY_SIZE,),
         lambda body: body.prediction_set.labels if body.prediction_set else (),
     ),
-    "warnings": Output(
+    "warnings": _Output(
         "BYTES", (ANY_SIZE,), lambda body: tuple(warning.code for warning in body.warnings)
     ),
 }
 """By name, in the order of a response to a request that names none."""
 
 
-def _requested_outputs(request: InferRequest) -> Mapping[str, bool]:
+def _requested_outputs(request: _InferRequest) -> Mapping[str, bool]:
     """The names of the requested outputs, in order, and whether each is binary.
 
     Raises InvalidParameter.
@@ -312,11 +310,13 @@ def _infer_response(
     }
     text = to_json(answer)
     if any(outputs.values()):
-        return Response(text + tensors, headers={HEADER_LENGTH: str(len(text))}, media_type=_BINARY)
+        return Response(
+            text + tensors, headers={_HEADER_LENGTH: str(len(text))}, media_type=_BINARY
+        )
     return Response(text, media_type=JSON)
 
 
-def _bytes_of(value: Parameter) -> bytes:
+def _bytes_of(value: _Parameter) -> bytes:
     """An element of a binary tensor, little-endian."""
     if isinstance(value, bool):
         return struct.pack("?", value)
@@ -380,7 +380,7 @@ class _Statistics:
             self.last = round(1e3 * time.time())
             for completed in request.state.observation.predictions:
                 for stage, seconds in completed.stages_s.items():
-                    self.durations[STAGES[stage]].add(seconds)
+                    self.durations[_STAGES[stage]].add(seconds)
 
     def message(self, served: ServedModel) -> dict[str, Any]:
         return {
@@ -389,13 +389,13 @@ class _Statistics:
             "last_inference": self.last,
             "inference_count": self.durations["success"].count,
             "execution_count": self.durations["compute_infer"].count,
-            "inference_stats": {name: vars(self.durations[name]) for name in OUTCOMES},
+            "inference_stats": {name: vars(self.durations[name]) for name in _OUTCOMES},
             "batch_stats": [],
         }
 
 
-STAGES = {"decode": "compute_input", "queue": "queue", "model": "compute_infer"}
-OUTCOMES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+_STAGES = {"decode": "compute_input", "queue": "queue", "model": "compute_infer"}
+_OUTCOMES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
 
 def _open_inference_routes(parts: ServiceParts) -> APIRouter:
@@ -405,7 +405,7 @@ def _open_inference_routes(parts: ServiceParts) -> APIRouter:
 
     @router.get(_OPEN_INFERENCE)
     async def server_metadata() -> Response:
-        metadata = {"name": _PLATFORM, "version": __version__, "extensions": list(EXTENSIONS)}
+        metadata = {"name": _PLATFORM, "version": __version__, "extensions": list(_EXTENSIONS)}
         return json_response(metadata)
 
     @router.get(f"{_OPEN_INFERENCE}/health/live")
@@ -433,7 +433,7 @@ def _open_inference_routes(parts: ServiceParts) -> APIRouter:
         served = _requested_model(request, models)  # may have been replaced since
         query = _query_of(served.name, sent.parameters)
         with query_errors():
-            scheduling = Scheduling.model_validate(sent.parameters)
+            scheduling = _Scheduling.model_validate(sent.parameters)
         outputs = _requested_outputs(sent)
         upload = Upload(image, Declared())
         async with (
@@ -453,7 +453,7 @@ def _open_inference_routes(parts: ServiceParts) -> APIRouter:
         return json_response({"model_stats": messages})
 
     router.get(f"{_OPEN_INFERENCE}/models/stats")(model_statistics)  # before a model of this name
-    for path in MODELS:
+    for path in _MODELS:
         router.get(f"{path}/stats")(model_statistics)
         router.get(path)(model_metadata)
         router.get(f"{path}/ready")(model_ready)

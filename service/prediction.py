@@ -66,12 +66,12 @@ from service.telemetry.shift_monitor import ShiftMonitors
 
 logger = logging.getLogger(__name__)
 
-Answer = Prediction | TriageResult | Embedding
+_Answer = Prediction | TriageResult | Embedding
 """The response body of one image: with a triage policy, the result of its decision."""
 
 
 @dataclass(frozen=True)
-class RequestImage:
+class _RequestImage:
     """An uploaded file.
 
     Attributes:
@@ -100,7 +100,7 @@ class RequestImage:
 
 
 @dataclass(frozen=True)
-class PredictRequest:
+class _PredictRequest:
     """A validated request, from the moment when its body is complete.
 
     Attributes:
@@ -166,7 +166,7 @@ class Pipeline:
         policy: Policy | None = None,
         upload: Upload | None = None,
         embeds: bool = False,
-    ) -> Answer:
+    ) -> _Answer:
         """The answer for the one image of a request: for a policy, a TriageResult.
 
         Args:
@@ -195,7 +195,7 @@ class Pipeline:
         query: PredictQuery,
         policy: Policy | None = None,
         lesions: Sequence[int] | None = None,
-    ) -> list[Answer | ProblemDocument]:
+    ) -> list[_Answer | ProblemDocument]:
         """An answer or a problem for every image of a request, in order.
 
         `lesions` has a number for each image, if the request has them.
@@ -232,7 +232,7 @@ class Pipeline:
         is_batch: bool = False,
         lesions: Mapping[int | None, str] = MappingProxyType({}),
         embeds: bool = False,
-    ) -> list[Answer | BaseException]:
+    ) -> list[_Answer | BaseException]:
         """The way of a request up to its images: the result of each of them."""
         served = self._models.named(query.model)
         _check_policy(policy, served)
@@ -244,7 +244,7 @@ class Pipeline:
         # Read
         limits = self._settings.images
         images = [
-            RequestImage.of(upload, index if is_batch else None, limits)
+            _RequestImage.of(upload, index if is_batch else None, limits)
             for index, upload in enumerate(await read(request))
         ]
         pixels = sum(image.pixels for image in images)
@@ -256,7 +256,7 @@ class Pipeline:
 
         # Admit. The deadline starts now, so that a slow upload does not use it up.
         now, client = time.monotonic(), client_of(request.scope)
-        accepted = PredictRequest(
+        accepted = _PredictRequest(
             request.state,
             client,
             query,
@@ -285,8 +285,8 @@ class Pipeline:
                 )
 
     async def _predicted(
-        self, image: RequestImage, request: PredictRequest, tickets: Sequence[Ticket]
-    ) -> Answer:
+        self, image: _RequestImage, request: _PredictRequest, tickets: Sequence[Ticket]
+    ) -> _Answer:
         """The rest of the way of a request, for one image. `tickets` has one for each round."""
         served, policy, state = request.served, request.policy, request.state
 
@@ -312,7 +312,7 @@ class Pipeline:
         if request.embeds:
             return _embedding(result, request, decoded.warnings)
         prediction = _response_body(result, request, index, decoded.warnings)
-        body: Answer = prediction
+        body: _Answer = prediction
         decision = None
         if policy is not None:
             assert decoded.quality is not None
@@ -346,7 +346,7 @@ class Pipeline:
             self._shadow.submit(served.name, compare)
         return body
 
-    async def _decoded(self, image: RequestImage, request: PredictRequest) -> DecodedInput:
+    async def _decoded(self, image: _RequestImage, request: _PredictRequest) -> DecodedInput:
         """Decodes an image.
 
         Raises:
@@ -427,7 +427,7 @@ async def _infer_in_rounds(
     return InferenceResult(sampling.trajectories, item.draw, queued_s, ran_s)
 
 
-def _stopping_rule(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule:
+def _stopping_rule(request: _PredictRequest, quality: ImageQuality | None) -> StoppingRule:
     """When the rounds of `samples=auto` end; with a policy, the disposition must be settled too."""
     model, policy = request.served.model, request.policy
     rule = model.config.stopping_rule(model.precision)
@@ -437,7 +437,7 @@ def _stopping_rule(request: PredictRequest, quality: ImageQuality | None) -> Sto
 
 
 def _compared(
-    request: PredictRequest,
+    request: _PredictRequest,
     item: InferenceItem,
     quality: ImageQuality | None,
     prediction: Prediction,
@@ -488,7 +488,7 @@ def _check_policy(policy: Policy | None, served: ServedModel) -> None:
 
 def _response_body(
     result: InferenceResult,
-    request: PredictRequest,
+    request: _PredictRequest,
     index: int | None,
     warnings: tuple[PredictionWarning, ...],
 ) -> Prediction:
@@ -526,7 +526,7 @@ def _response_body(
 
 
 def _embedding(
-    result: InferenceResult, request: PredictRequest, warnings: tuple[PredictionWarning, ...]
+    result: InferenceResult, request: _PredictRequest, warnings: tuple[PredictionWarning, ...]
 ) -> Embedding:
     """The response body of `/embed`. Raises ModelFailure if a feature is not finite."""
     features = result.trajectories.features.mean(dim=(1, 2))[0]
@@ -547,10 +547,10 @@ def _embedding(
 
 
 def _batch_result(
-    result: Answer | BaseException, request_id: str, index: int
-) -> Answer | ProblemDocument:
+    result: _Answer | BaseException, request_id: str, index: int
+) -> _Answer | ProblemDocument:
     """A batch's entry for one image; logs unexpected exceptions."""
-    if isinstance(result, Answer):
+    if isinstance(result, _Answer):
         return result
     if not isinstance(result, Exception):
         raise result

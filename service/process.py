@@ -274,7 +274,7 @@ def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
         raise SettingsError("expected at most one of --keys and --open, got both")
     if has_keys:
         return None
-    if is_loopback(host):
+    if _is_loopback(host):
         return f"no keys: every user of this machine can send requests to {host}"
     if open_to_all:
         return (
@@ -298,7 +298,7 @@ def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | Non
     return None if has_keys else _LOOPBACK_NAMES | ({host.lower()} - {""})
 
 
-def is_loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     """True if only this machine can reach the address.
 
     `localhost` is the only name that counts as loopback; other names are not resolved.

@@ -22,7 +22,7 @@ NESTED = "__"
 STOP_MARGIN_S = 5.0
 """Time within `grace_s` for the last forward pass, and for the process to end."""
 
-HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
+_HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
 
 
 def _host_names(text: str) -> str:
@@ -37,8 +37,8 @@ def _host_names(text: str) -> str:
     return text
 
 
-HostNames = Annotated[
-    str, Field(pattern=rf"^({HOST_NAME}(,{HOST_NAME})*)?$"), AfterValidator(_host_names)
+_HostNames = Annotated[
+    str, Field(pattern=rf"^({_HOST_NAME}(,{_HOST_NAME})*)?$"), AfterValidator(_host_names)
 ]
 
 
@@ -51,9 +51,9 @@ def _networks(text: str) -> str:
     return text
 
 
-Networks = Annotated[str, AfterValidator(_networks)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-OverloadStatus = Annotated[
+_Networks = Annotated[str, AfterValidator(_networks)]
+_Seconds = Annotated[float, Field(gt=0, le=86_400)]
+_OverloadStatus = Annotated[
     Literal[429, 503], BeforeValidator(lambda text: {"429": 429, "503": 503}.get(text, text))
 ]
 
@@ -74,9 +74,9 @@ class BodySettings(Settings):
     """Maximum size of one upload."""
     max_batch_bytes: PositiveInt = MAX_BATCH_BYTES
     """Maximum size of one body with many images."""
-    upload_timeout_s: Seconds = 30
+    upload_timeout_s: _Seconds = 30
     """From the headers to the last byte."""
-    stall_timeout_s: Seconds = 5
+    stall_timeout_s: _Seconds = 5
     """Between two pieces of a body."""
     max_bytes_in_flight: PositiveInt = 512 * 1024 * 1024
     """Received bytes of all unanswered requests; a client may use as many as it leaves free."""
@@ -87,11 +87,11 @@ class BodySettings(Settings):
 class ConnectionSettings(Settings):
     """Limits on connections."""
 
-    header_timeout_s: Seconds = 10
+    header_timeout_s: _Seconds = 10
     """From the opening of a connection, or the first byte of its next request, to the end of the
     headers.
     """
-    idle_timeout_s: Seconds = 75
+    idle_timeout_s: _Seconds = 75
     """From a response to the next request. Must be longer than the idle timeout of a proxy in front
     (often 60), which otherwise sends requests on connections that are being closed.
     """
@@ -105,7 +105,7 @@ class ConnectionSettings(Settings):
 
     def connections_within_file_limit(self) -> int:
         """The connections that the limit on open files leaves; at least 1."""
-        return max(1, open_files() - self.spare_files)
+        return max(1, _open_files() - self.spare_files)
 
 
 class DecodingSettings(Settings):
@@ -115,15 +115,15 @@ class DecodingSettings(Settings):
     """Decoder processes, and so images decoded in parallel. Besides them, one less (at least
     one) decode in the background.
     """
-    timeout_s: Seconds = 10
+    timeout_s: _Seconds = 10
     """For one image; then the decoder is killed and the answer is 503."""
-    cpu_s: Seconds = 2
+    cpu_s: _Seconds = 2
     """CPU time for one image; then the decoder is killed and the image refused."""
-    cpu_s_per_megabyte: Seconds = 0.2
+    cpu_s_per_megabyte: _Seconds = 0.2
     """Additional CPU time for each megabyte (1e6 bytes) of the file."""
     memory_bytes: PositiveInt = 1024**3
     """Memory of a decoder above its idle use."""
-    client_s_per_minute: Seconds = 60
+    client_s_per_minute: _Seconds = 60
     """CPU time for the images of one client; then 429."""
 
     @property
@@ -138,13 +138,13 @@ class DecodingSettings(Settings):
 class LifeSettings(Settings):
     """Health checks and shutdown."""
 
-    probe_interval_s: Seconds = 30
+    probe_interval_s: _Seconds = 30
     """Between two health checks."""
-    probe_timeout_s: Seconds = 30
+    probe_timeout_s: _Seconds = 30
     """For the answer to a health check; a later one ends the process."""
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 0
     """Requests are still accepted for this time after SIGTERM (`--drain-s`)."""
-    grace_s: Seconds = 60
+    grace_s: _Seconds = 60
     """From SIGTERM to the end of the process; at least `LIFE__DRAIN_S` +
     `BODIES__UPLOAD_TIMEOUT_S` + `DEADLINE_S` + 5.
     """
@@ -169,7 +169,7 @@ class ServiceSettings(BaseSettings):
     life: LifeSettings = LifeSettings()
     max_batch_rows: PositiveInt = 128
     """Rows (image, trajectory) in one forward pass; a single image may exceed it."""
-    max_batch_s: Seconds = 60
+    max_batch_s: _Seconds = 60
     """For one forward pass; a longer one counts as a device failure and ends the process."""
     max_pass_ms: PositiveInt = 50
     """Estimated time of a forward pass of several images, for which other clients wait; eight times
@@ -177,18 +177,18 @@ class ServiceSettings(BaseSettings):
     """
     max_waiting_rows: PositiveInt = 3072
     """Rows that are queued or being decoded; a client may use as many as it leaves free."""
-    deadline_s: Seconds = 10
+    deadline_s: _Seconds = 10
     """From the moment when the body is complete. If others wait, a request whose inference is
     estimated to end after more than 80% of it is refused. One that has not started by the deadline
     never runs.
     """
-    overload_status: OverloadStatus = 503
+    overload_status: _OverloadStatus = 503
     """Status of `overloaded`: 503, or 429 for proxies that slow down only after that."""
-    allowed_hosts: HostNames = ""
+    allowed_hosts: _HostNames = ""
     """Host names of the service, separated by commas; requests that name another one are refused.
     Empty: any name with keys, otherwise `localhost`, `127.0.0.1`, `::1` and that of `--host`.
     """
-    trusted_proxies: Networks = ""
+    trusted_proxies: _Networks = ""
     """Addresses or networks of proxies, separated by commas, whose `X-Forwarded-For` names the
     client. Empty: nobody's does.
     """
@@ -236,7 +236,7 @@ def check_consistency(settings: ServiceSettings) -> None:
         ("decoding.cpu_s", settings.decoding.cpu_s, "decoding.client_s_per_minute",
          settings.decoding.client_s_per_minute),
         ("connections.spare_files + 1", settings.connections.spare_files + 1,
-         "a limit on open files (ulimit -n)", open_files()),
+         "a limit on open files (ulimit -n)", _open_files()),
         ("bodies.max_bytes", bodies.max_bytes, "bodies.max_bytes_in_flight",
          bodies.max_bytes_in_flight),
         ("bodies.max_batch_bytes", bodies.max_batch_bytes, "bodies.max_bytes_in_flight",
@@ -251,7 +251,7 @@ def check_consistency(settings: ServiceSettings) -> None:
             )
 
 
-def open_files() -> int:
+def _open_files() -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if files == resource.RLIM_INFINITY else files
 

@@ -27,7 +27,7 @@ from eulerlora_contract.sampling import (
 )
 from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256, optional
 
-FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
+_FittedEntry = TypeVar("_FittedEntry", Threshold, PredictionSetCalibration)
 
 
 _MAX_PARAMETERS = 2**33
@@ -337,7 +337,7 @@ class CheckpointConfig(Settings):
             entry.precision,
         )
 
-    def fitted_for(self, entries: Sequence[FittedEntry], options: Options) -> list[FittedEntry]:
+    def fitted_for(self, entries: Sequence[_FittedEntry], options: Options) -> list[_FittedEntry]:
         """Entries that hold for predictions with these options, best ones first.
 
         An entry of another precision stands in for a missing one.

@@ -99,7 +99,7 @@ class ExpectedProbabilities(Settings):
         return self
 
 
-class KnownAnswerFile(Settings):
+class _KnownAnswerFile(Settings):
     """The schema of `known_answer.json`."""
 
     picture_sha256: Sha256
@@ -174,7 +174,7 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
     pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
     draws = _known_draws(config)
     outputs = predict_known_answer(network, pixels, draws, config.temperatures)
-    stored = KnownAnswerFile(
+    stored = _KnownAnswerFile(
         picture_sha256=hashlib.sha256(image).hexdigest(),
         answers=tuple(
             ExpectedProbabilities(draw=draw, probabilities=tuple(output.exp().mean(dim=0).tolist()))
@@ -194,7 +194,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     """
     image_path, expected_path = (current_file(folder, n) for n in (IMAGE_FILE, EXPECTED_FILE))
     try:
-        stored = KnownAnswerFile.model_validate_json(_read(expected_path))
+        stored = _KnownAnswerFile.model_validate_json(_read(expected_path))
     except ValidationError as error:
         raise CheckpointError(expected_path, first_error(error)) from error
     if tuple(answer.draw for answer in stored.answers) != _known_draws(config):

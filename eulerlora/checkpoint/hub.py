@@ -15,7 +15,7 @@ from eulerlora_contract.errors import HubError
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 PREFIX = "hf://"
-FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*", SIGNATURE_FILE)
+_FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*", SIGNATURE_FILE)
 _OPTIONAL = (
     AUTO_FILE, BACKBONE_FILE, CHART_FILE, FEATURES_FILE, SIGNATURE_FILE, TRAINING_IMAGES_FILE,
 )  # fmt: skip
@@ -55,10 +55,10 @@ def download(repository: Repository, **options: Any) -> Path:
     Pickles are downloaded only if there are no safetensors. `options` are those of
     huggingface_hub's `snapshot_download`. Raises HubError.
     """
-    folder = _snapshot(repository, FILES, options)
+    folder = _snapshot(repository, _FILES, options)
     if not any(folder.glob("*.safetensors")):
         pinned = Repository(repository.name, folder.name)
-        folder = _snapshot(pinned, FILES + _PICKLES, options)
+        folder = _snapshot(pinned, _FILES + _PICKLES, options)
     return folder
 
 
@@ -79,13 +79,13 @@ def upload(
         HubError: If the Hub refuses the upload or cannot be reached.
     """
     with _hub_errors(repository):
-        api = client().HfApi(token=options.pop("token", None))
+        api = _client().HfApi(token=options.pop("token", None))
         api.create_repo(repository.name, private=private, exist_ok=True)
         return str(
             api.upload_folder(
                 repo_id=repository.name,
                 folder_path=folder,
-                allow_patterns=list(FILES),
+                allow_patterns=list(_FILES),
                 ignore_patterns="*/*",
                 delete_patterns=list(_OPTIONAL),
                 revision=repository.revision,
@@ -96,7 +96,7 @@ def upload(
 
 @contextmanager
 def _hub_errors(name: object) -> Iterator[None]:
-    hub = client()
+    hub = _client()
     try:
         yield
     except (OSError, ValueError) as error:
@@ -106,7 +106,7 @@ def _hub_errors(name: object) -> Iterator[None]:
 def _snapshot(repository: Repository, patterns: Sequence[str], options: Mapping[str, Any]) -> Path:
     with _hub_errors(repository):
         return Path(
-            client().snapshot_download(
+            _client().snapshot_download(
                 repository.name,
                 revision=repository.revision,
                 allow_patterns=list(patterns),
@@ -115,7 +115,7 @@ def _snapshot(repository: Repository, patterns: Sequence[str], options: Mapping[
         )
 
 
-def client() -> ModuleType:
+def _client() -> ModuleType:
     """The module huggingface_hub. Raises HubError if it is not installed."""
     try:
         import huggingface_hub  # noqa: PLC0415 - an extra

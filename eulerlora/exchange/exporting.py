@@ -38,7 +38,7 @@ from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_contract.errors import NonFiniteError, SettingsError
 from eulerlora_contract.output_files import write_text
 
-State = dict[str, Tensor]
+_State = dict[str, Tensor]
 _TORCHVISION_USE = """```python
 import json, torch
 from functools import partial
@@ -60,7 +60,7 @@ _STEM = """
 This backbone has a convolutional stem: pass `conv_stem_configs` too, with these channels, kernel
 size 3, stride 2 and no norm: """
 _ONNX_FILE = "model.onnx"
-MAX_DIFFERENCE = 1e-4
+_MAX_DIFFERENCE = 1e-4
 """Largest accepted difference of a probability between ONNX Runtime and PyTorch."""
 _CHECKED_IMAGES = 3
 _ONNX_USE = """```python
@@ -115,7 +115,7 @@ def members(checkpoint: Checkpoint) -> list[Member]:
     ]
 
 
-def _without_layer_scale(settings: BackboneSettings, state: State) -> State:
+def _without_layer_scale(settings: BackboneSettings, state: _State) -> _State:
     """Multiplies the layer scales of a backbone into the output projection and the MLP's last
     layer.
     """
@@ -134,7 +134,7 @@ def _without_layer_scale(settings: BackboneSettings, state: State) -> State:
 
 
 @torch.no_grad()
-def _merged_state(checkpoint: Checkpoint, member: Member) -> State:
+def _merged_state(checkpoint: Checkpoint, member: Member) -> _State:
     backbone = checkpoint.network.backbone
     state = dict(_without_layer_scale(backbone.settings, backbone.state_dict()))
     for index, products in enumerate(member.up @ member.down):  # (4, width, width)
@@ -192,7 +192,7 @@ def _head(checkpoint: Checkpoint, adapter: int) -> nn.Linear:
     return head.requires_grad_(False)
 
 
-def readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool = False) -> str:
+def _readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool = False) -> str:
     """Markdown: origin, what the export lacks, use and preprocessing.
 
     `use` is the section on use. `sampled`: the export has mode stoch.
@@ -274,7 +274,7 @@ def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
     channels = settings.stem_channels
     use = _TORCHVISION_USE + (_STEM + ", ".join(map(str, channels)) + "." if channels else "")
     _write_json(folder / "config.json", config)
-    write_text(folder / CARD_FILE, readme(checkpoint, "torchvision", use))
+    write_text(folder / CARD_FILE, _readme(checkpoint, "torchvision", use))
 
 
 def _arguments(settings: BackboneSettings, classes: int) -> dict[str, int]:
@@ -343,12 +343,12 @@ def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
         verbose=False,
     )
     difference = _difference(network, images, folder / _ONNX_FILE)
-    if not difference <= MAX_DIFFERENCE:
+    if not difference <= _MAX_DIFFERENCE:
         raise NonFiniteError(
-            f"ONNX Runtime: expected the checkpoint's probabilities within {MAX_DIFFERENCE}, got a "
-            f"difference of {difference:.2g}"
+            f"ONNX Runtime: expected the checkpoint's probabilities within {_MAX_DIFFERENCE}, got "
+            f"a difference of {difference:.2g}"
         )
-    write_text(folder / CARD_FILE, readme(checkpoint, "ONNX", _ONNX_USE))
+    write_text(folder / CARD_FILE, _readme(checkpoint, "ONNX", _ONNX_USE))
     return difference
 
 
@@ -415,7 +415,7 @@ def export_peft(
     for index, member in enumerate(exported):
         _write_adapter(checkpoint, member, folder / f"adapter_{index}", version, sampled)
     use = _PEFT_USE.format(count=len(exported), version=version) + (_SAMPLED_USE if sampled else "")
-    write_text(folder / CARD_FILE, readme(checkpoint, "PEFT", use, sampled))
+    write_text(folder / CARD_FILE, _readme(checkpoint, "PEFT", use, sampled))
 
 
 def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:

@@ -267,7 +267,7 @@ def import_backbone(
         path = partial / BACKBONE_FILE
         backbone, origin = imported.backbone, imported.provenance
         save_backbone(path, backbone, origin, torch.float32, imported.preprocessing)
-        write_text(partial / CARD_FILE, card(imported))
+        write_text(partial / CARD_FILE, _card(imported))
     return imported
 
 
@@ -297,7 +297,7 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
     )
 
 
-def card(imported: ImportedBackbone) -> str:
+def _card(imported: ImportedBackbone) -> str:
     source, shape = imported.source, imported.backbone.settings.model_dump(mode="json")
     input_ = imported.preprocessing.model_dump(mode="json")
     revision = f", revision {source.revision}" if source.revision else ""
@@ -436,13 +436,13 @@ def _backbone_of(model: Described) -> VisionTransformer:
     return with_weights(model.settings, state)
 
 
-MAX_DIFFERENCE = 1e-5
+_MAX_DIFFERENCE = 1e-5
 """Of the features of the copied backbone from those of the original, relative to the largest."""
 
-Library = Literal["torchvision", "timm", "transformers"]
+_Library = Literal["torchvision", "timm", "transformers"]
 
 
-def backbone_of_module(vit: nn.Module) -> tuple[VisionTransformer, Library]:
+def backbone_of_module(vit: nn.Module) -> tuple[VisionTransformer, _Library]:
     """Copies a float32 Vision Transformer in memory, on its device, in evaluation mode.
 
     The features of the copy are compared with those of `vit` on two random images. Raises
@@ -454,7 +454,7 @@ def backbone_of_module(vit: nn.Module) -> tuple[VisionTransformer, Library]:
     return backbone, library
 
 
-def _library_of(vit: nn.Module) -> Library:
+def _library_of(vit: nn.Module) -> _Library:
     modules = {kind.__module__.partition(".")[0] for kind in type(vit).__mro__}
     if "torchvision" in modules and hasattr(vit, "conv_proj"):
         return "torchvision"
@@ -468,7 +468,7 @@ def _library_of(vit: nn.Module) -> Library:
     )
 
 
-def _copied(vit: Any, library: Library) -> VisionTransformer:
+def _copied(vit: Any, library: _Library) -> VisionTransformer:
     if library == "transformers":  # its files have the names that are known, its modules may not
         from transformers.utils import logging  # noqa: PLC0415 - an extra
 
@@ -503,7 +503,7 @@ def _copied(vit: Any, library: Library) -> VisionTransformer:
 
 
 @torch.no_grad()
-def _check_features(vit: nn.Module, backbone: VisionTransformer, library: Library) -> None:
+def _check_features(vit: nn.Module, backbone: VisionTransformer, library: _Library) -> None:
     size, device = backbone.settings.image_size, next(vit.parameters()).device
     images = torch.rand(2, 3, size, size, generator=Generator().manual_seed(0)).to(device)
     training = [module for module in vit.modules() if module.training]
@@ -514,14 +514,14 @@ def _check_features(vit: nn.Module, backbone: VisionTransformer, library: Librar
         for module in training:
             module.training = True
     difference = (backbone(images) - expected).abs().max().item()
-    if not difference <= MAX_DIFFERENCE * max(1, expected.abs().max().item()):
+    if not difference <= _MAX_DIFFERENCE * max(1, expected.abs().max().item()):
         raise SettingsError(
             f"vit: expected a network with the features of its architecture, got {difference:.1e} "
             "as the largest difference"
         )
 
 
-def _features(vit: Any, images: Tensor, library: Library) -> Tensor:
+def _features(vit: Any, images: Tensor, library: _Library) -> Tensor:
     """The input (n, width) of the original's head."""
     features: Tensor
     if library == "timm":

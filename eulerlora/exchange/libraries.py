@@ -142,7 +142,7 @@ TRANSFORMERS_ACTIVATIONS: dict[str, Activation] = {
 }
 _ATTENTION = tuple(f"attention.attention.{name}" for name in ("query", "key", "value"))
 _IGNORED_TENSORS = ("classifier.", "pooler.", "embeddings.mask_token", "decoder.", "logit_scale")
-VIT = Layout(
+_VIT = Layout(
     class_token="embeddings.cls_token",
     positions="embeddings.position_embeddings",
     patches="embeddings.patch_embeddings.projection",
@@ -160,24 +160,24 @@ VIT = Layout(
 def vit_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Names the parameters of a backbone as transformers saves its ViT."""
     named = {
-        VIT.class_token: state["class_token"],
-        VIT.positions: state[POSITIONS],
-        **_module(VIT.patches, "conv_proj", state),
-        **_module(VIT.final_norm, "encoder.ln", state),
+        _VIT.class_token: state["class_token"],
+        _VIT.positions: state[POSITIONS],
+        **_module(_VIT.patches, "conv_proj", state),
+        **_module(_VIT.final_norm, "encoder.ln", state),
     }
     layers = {name.split(".")[2] for name in state if name.startswith("encoder.layers.")}
     for index in range(len(layers)):
-        ours, theirs = f"encoder.layers.encoder_layer_{index}.", VIT.block.format(index)
+        ours, theirs = f"encoder.layers.encoder_layer_{index}.", _VIT.block.format(index)
         weights = state[f"{ours}self_attention.in_proj_weight"].chunk(3)
         biases = state[f"{ours}self_attention.in_proj_bias"].chunk(3)
-        for name, weight, bias in zip(VIT.qkv, weights, biases, strict=True):
+        for name, weight, bias in zip(_VIT.qkv, weights, biases, strict=True):
             named |= {f"{theirs}{name}.weight": weight, f"{theirs}{name}.bias": bias}
         for name, own in (
-            (VIT.output, "self_attention.out_proj"),
-            (VIT.norm_1, "ln_1"),
-            (VIT.norm_2, "ln_2"),
-            (VIT.mlp[0], "mlp.0"),
-            (VIT.mlp[1], "mlp.3"),
+            (_VIT.output, "self_attention.out_proj"),
+            (_VIT.norm_1, "ln_1"),
+            (_VIT.norm_2, "ln_2"),
+            (_VIT.mlp[0], "mlp.0"),
+            (_VIT.mlp[1], "mlp.3"),
         ):
             named |= _module(theirs + name, ours + own, state)
     return named
@@ -188,7 +188,7 @@ def _module(theirs: str, ours: str, state: Mapping[str, Tensor]) -> dict[str, Te
 
 
 DINOV2 = replace(
-    VIT,
+    _VIT,
     registers="embeddings.register_tokens",
     norm_1="norm1",
     norm_2="norm2",
@@ -228,7 +228,7 @@ class Described:
 
 def _vit(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     settings = _settings(config, {"norm_epsilon": config.get("layer_norm_eps", 1e-12)})
-    return Described("vit", settings, _without_prefix(tensors, "vit."), VIT)
+    return Described("vit", settings, _without_prefix(tensors, "vit."), _VIT)
 
 
 def _dinov2(config: Json, tensors: Mapping[str, Tensor]) -> Described:

@@ -89,12 +89,12 @@ class _ImportedAdapter:
 
 def _read_adapter(folder: Path, shape: BackboneSettings) -> _ImportedAdapter:
     try:
-        return _adapter(folder, adapter_config(folder), shape)
+        return _adapter(folder, _adapter_config(folder), shape)
     except SettingsError as error:
         raise CheckpointError(folder, str(error)) from error
 
 
-def adapter_config(folder: Path) -> Json:
+def _adapter_config(folder: Path) -> Json:
     config = WeightsSource(folder, folder.name).json(_ADAPTER_CONFIG)
     if config is None:
         raise CheckpointError(folder, f"expected a PEFT folder with {_ADAPTER_CONFIG}, got none")
@@ -259,7 +259,9 @@ def _settings(adapters: Sequence[_ImportedAdapter]) -> AdapterSettings:
 
 
 def _base(folders: Sequence[Path]) -> WeightsSource:
-    names = {str(adapter_config(folder).get("base_model_name_or_path") or "") for folder in folders}
+    names = {
+        str(_adapter_config(folder).get("base_model_name_or_path") or "") for folder in folders
+    }
     if len(names) != 1 or "" in names:
         raise SettingsError(
             f"expected adapters of one backbone, got {', '.join(sorted(names)) or 'none'}; name "

@@ -79,8 +79,8 @@ _SWAPPING_ORIENTATIONS = range(5, 9)
 _GRAY, _RGB, _GRAY_ALPHA, _RGB_ALPHA = 0, 2, 4, 6  # colour types of PNG
 _WIDE_NAMES = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGB with alpha"}
 
-Levels = npt.NDArray[np.uint8]
-Samples = npt.NDArray[np.uint16]
+_Levels = npt.NDArray[np.uint8]
+_Samples = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def jpeg_reduction(size: tuple[int, int], input_side: int) -> int:
     return 1
 
 
-def channels_first(rgb: Levels) -> Tensor:
+def channels_first(rgb: _Levels) -> Tensor:
     """Copies (height, width, 3) to a contiguous tensor (3, height, width)."""
     return torch.from_numpy(rgb).permute(2, 0, 1).contiguous()
 
@@ -233,7 +233,7 @@ def _jpeg(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage
     return replace(decoded, full_size=file.header.size[::-1] if turned else file.header.size)
 
 
-def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
+def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> _Levels:
     """Pixels of a JPEG reduced by `factor`, which are those that Pillow decodes.
 
     The segments before the pixels are free of errors, so that all that is left for libjpeg to warn
@@ -247,7 +247,7 @@ def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
     ):
         return _unusually_sampled(file, factor)
     width, height = file.header.size
-    pixels: Levels = simplejpeg.decode_jpeg(
+    pixels: _Levels = simplejpeg.decode_jpeg(
         file.content,
         _COLOUR_SPACES[mode],
         min_width=-(-width // factor),
@@ -258,14 +258,14 @@ def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
     return pixels[..., 0] if mode == "L" else pixels
 
 
-def _unusually_sampled(file: CodedImage, factor: int) -> Levels:
+def _unusually_sampled(file: CodedImage, factor: int) -> _Levels:
     """Decodes a JPEG with sampling factors that TurboJPEG does not read.
 
     Pillow hides the warnings of libjpeg. But without an end marker libjpeg waits for more data:
     it must need the last bytes of a single scan, and no more than those.
     """
 
-    def pixels(jpeg: bytes) -> Levels:
+    def pixels(jpeg: bytes) -> _Levels:
         with Image.open(BytesIO(jpeg), formats=["JPEG"]) as image:
             image.draft(None, (image.width // factor, image.height // factor))
             return np.array(image)
@@ -340,7 +340,7 @@ def _planes(file: CodedImage) -> list[Image.Image]:
     return list(planes)
 
 
-def _samples(planes: Sequence[Image.Image], top: int) -> Samples:
+def _samples(planes: Sequence[Image.Image], top: int) -> _Samples:
     width, height = planes[0].size
     levels = [
         np.asarray(plane.crop((0, top, width, min(top + _ROWS, height))), np.uint16)
@@ -351,7 +351,7 @@ def _samples(planes: Sequence[Image.Image], top: int) -> Samples:
 
 
 def _wide_image(
-    bands: Iterable[Samples], transparent: Sequence[int] | None, orientation: int, colours: Colours
+    bands: Iterable[_Samples], transparent: Sequence[int] | None, orientation: int, colours: Colours
 ) -> RgbImage:
     """An image of 16 bits per sample, upright in sRGB.
 
@@ -359,7 +359,7 @@ def _wide_image(
     transparent colour. Raises ImageError if only 12 bits are used: scaled to 8, it would be nearly
     black.
     """
-    conversion, levels, greatest, channels = None, list[Levels](), 0, 0
+    conversion, levels, greatest, channels = None, list[_Levels](), 0, 0
     for samples in bands:
         channels = samples.shape[-1]
         colour = samples[..., : channels - 1 if channels in (2, 4) else channels]
@@ -387,11 +387,11 @@ def _wide_image(
     return _rgb_image(Image.fromarray(squeezed), orientation, {}, warnings)
 
 
-def _rounded(samples: Samples) -> Levels:
+def _rounded(samples: _Samples) -> _Levels:
     return ((samples.astype(np.uint32) + 128) // _LEVELS_16_BIT_PER_8_BIT).astype(np.uint8)
 
 
-def _srgb_levels(colour: Samples, conversion: Conversion) -> Levels:
+def _srgb_levels(colour: _Samples, conversion: Conversion) -> _Levels:
     """Levels of 8 bits in sRGB, (rows, width, 3), or (rows, width, 1) for gray.
 
     The space of PNG chunks is converted in floating point. Through an ICC profile LittleCMS
@@ -428,14 +428,14 @@ def _light(space: RgbSpace) -> npt.NDArray[np.float32]:
 
 
 @cache
-def _levels_of_light() -> Levels:
+def _levels_of_light() -> _Levels:
     """The level of sRGB of each amount of light, in steps of 1 / 65,535 (IEC 61966-2-1)."""
     light = np.arange(_MAX_SAMPLE + 1) / _MAX_SAMPLE
     encoded = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return (255 * encoded).round().astype(np.uint8)
 
 
-def _transformed(levels: Levels, transform: ImageCms.ImageCmsTransform) -> npt.NDArray[np.float32]:
+def _transformed(levels: _Levels, transform: ImageCms.ImageCmsTransform) -> npt.NDArray[np.float32]:
     image = Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
     return np.asarray(converted(image, transform)).astype(np.float32)
 

@@ -11,7 +11,7 @@ from eulerlora.settings import Preprocessing
 
 _RESIZED_ROWS = 256
 """Rows that are resized at a time; so a large image needs no copy in floating point."""
-Filter = Literal["bilinear", "bicubic"]
+_Filter = Literal["bilinear", "bicubic"]
 
 
 def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
@@ -20,7 +20,7 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
     `pixels`: (..., 3, height, width) uint8, or floating point in [0, 1].
     """
     bicubic = preprocessing.interpolation == "bicubic-antialias"
-    filter_: Filter = "bicubic" if bicubic else "bilinear"
+    filter_: _Filter = "bicubic" if bicubic else "bilinear"
     if preprocessing.shorter_side is None:
         return resize(pixels, preprocessing.size, filter_)
     height, width = pixels.shape[-2:]
@@ -45,7 +45,7 @@ def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     return (images - mean) / std
 
 
-def resize(pixels: Tensor, size: int, filter_: Filter = "bilinear") -> Tensor:
+def resize(pixels: Tensor, size: int, filter_: _Filter = "bilinear") -> Tensor:
     """Scales pixels to [0, 1] and resizes them to a square, with antialias and without cropping.
 
     `pixels` are (..., 3, height, width), uint8 or floating point in [0, 1]; the result is (..., 3,
@@ -54,7 +54,7 @@ def resize(pixels: Tensor, size: int, filter_: Filter = "bilinear") -> Tensor:
     return _resized(pixels, (size, size), filter_)
 
 
-def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
+def _resized(pixels: Tensor, shape: tuple[int, int], filter_: _Filter) -> Tensor:
     """Scales pixels to [0, 1] and resizes them; values that a bicubic filter overshoots are
     clipped.
     """
@@ -67,7 +67,7 @@ def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
     return resized.clamp(0, 1) if filter_ == "bicubic" else resized
 
 
-def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
+def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: _Filter) -> Tensor:
     values = pixels.to(torch.float32)
     if not pixels.is_floating_point():
         values.mul_(1 / 255)

@@ -20,7 +20,7 @@ from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
 
-ENTRY_POINTS = "eulerlora.methods"
+_ENTRY_POINTS = "eulerlora.methods"
 
 DEFAULT_METHOD = EulerLoRASettings()
 """The method of recipes and configs that name none."""
@@ -35,7 +35,7 @@ def methods() -> dict[str, type[AnyMethod]]:
             method of its name, or whose name another method has.
     """
     by_name: dict[str, type[AnyMethod]] = {DEFAULT_METHOD.name: EulerLoRAMethod}
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+    for point in sorted(entry_points(group=_ENTRY_POINTS), key=lambda point: point.name):
         if point.name in by_name:
             raise SettingsError(f"{_origin(point)}: expected a new name, which no method has yet")
         by_name[point.name] = _loaded(point)

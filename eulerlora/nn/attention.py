@@ -212,7 +212,7 @@ def _has_slow_gradient(*heads: Tensor) -> bool:
     )
 
 
-Project = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+_Project = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """(tokens, weight, bias, index) -> the projection `index` of Q, K, V and O of the tokens of rows.
 
 weight, bias: those of the frozen block.
@@ -220,7 +220,7 @@ weight, bias: those of the frozen block.
 
 
 def projected_attention(
-    inputs: Tensor, frozen: nn.MultiheadAttention, project: Project, queries: int | None = None
+    inputs: Tensor, frozen: nn.MultiheadAttention, project: _Project, queries: int | None = None
 ) -> Tensor:
     """Returns the self-attention with other projections, (rows, queries, width).
 

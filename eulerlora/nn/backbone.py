@@ -58,7 +58,7 @@ class _SwiGlu(nn.Module):
         return output
 
 
-ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+_ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "gelu-tanh": partial(nn.GELU, "tanh"),
     "quick-gelu": _QuickGelu,
@@ -106,7 +106,7 @@ def _mlp(settings: BackboneSettings) -> nn.Module:
     for linear in (wide, narrow):
         nn.init.xavier_uniform_(linear.weight)
         _draw_normal(linear.bias, std=1e-6)
-    activation = ACTIVATIONS[settings.activation]()
+    activation = _ACTIVATIONS[settings.activation]()
     layers: list[tuple[str, nn.Module]] = [("0", wide), ("activation", activation), ("3", narrow)]
     return nn.Sequential(OrderedDict(layers))
 

@@ -132,7 +132,7 @@ class DistinctRows:
     of_row: Tensor
 
 
-VIEW_SEED = 1_013_904_223
+_VIEW_SEED = 1_013_904_223
 """Added to the seed of a draw, so that the order of views is independent of its masks."""
 
 
@@ -159,7 +159,7 @@ def view_order(draw: Draw, adapters: int) -> Tensor:
     """
     if draw.mode == "det":
         return torch.arange(draw.views).expand(adapters, -1)
-    generator = Generator().manual_seed((draw.seed + VIEW_SEED) % 2**32)
+    generator = Generator().manual_seed((draw.seed + _VIEW_SEED) % 2**32)
     return balanced_views(draw.samples, draw.views, adapters, generator)[:, draw.first :]
 
 

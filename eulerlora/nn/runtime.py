@@ -57,12 +57,11 @@ class Runtime:
 
     With `bfloat16`, the given network is changed (`round_products`): the weights of the blocks'
     matrix products become bfloat16, which halves their memory; patch embedding, norms, residuals,
-    heads and logits stay float32.
+    heads and logits stay float32. With a compiler, the first pass compiles the network for all row
+    counts, and raises what torch raises if it fails.
 
     Attributes:
         max_rows_per_pass: More rows run in several passes.
-        compiled: True if the network is compiled; the first pass then compiles it for all row
-            counts, and raises what torch raises if it fails.
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class Runtime:
         if self._bfloat16:
             round_products(self.network)
         self.max_rows_per_pass = max_rows_per_pass(network, device)
-        self.compiled = runtime.compiler is not None
         self._forward: _Forward = self.network.outputs
         if runtime.compiler is not None:
             counts = row_counts(self.max_rows_per_pass, device)

@@ -32,8 +32,8 @@ from eulerlora_contract.policy.policy import Policy, dispositions
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 from eulerlora_contract.settings import NotNegative, PositiveInt, Probability, Settings
 
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
+_Bools = npt.NDArray[np.bool_]
+_Floats = npt.NDArray[np.float64]
 
 MARGIN_ROUNDS = AUTO_ROUNDS[:-1]
 TARGET_AGREEMENT = 0.998
@@ -112,7 +112,7 @@ class StoppingRule:
         target = [classes.index(name) for name in policy.target.classes]
         return replace(self, policy=policy, target=target, quality=quality)
 
-    def ends(self, summary: Summary, samples: int) -> Bools:
+    def ends(self, summary: Summary, samples: int) -> _Bools:
         """(n,) True for an image that needs no more samples; False without margins.
 
         `summary` is that after a round of `samples` per adapter.
@@ -121,7 +121,7 @@ class StoppingRule:
         if margins is None:
             return np.zeros(len(summary.msp), bool)
         flags = self._flags(summary, margins)
-        settled: Bools = _lead(summary) >= margins.lead
+        settled: _Bools = _lead(summary) >= margins.lead
         for state in flags.values():
             settled &= ~np.isnan(state)
         if self.policy is not None:
@@ -129,7 +129,7 @@ class StoppingRule:
             settled &= sum(possible.values()) == 1
         return settled
 
-    def _flags(self, summary: Summary, margins: RoundMargins) -> dict[Reason, Floats]:
+    def _flags(self, summary: Summary, margins: RoundMargins) -> dict[Reason, _Floats]:
         """(n,) 1 for a flagged image, NaN if that is not settled."""
         flags = {}
         if self.msp is not None:
@@ -145,7 +145,7 @@ class StoppingRule:
         self,
         summary: Summary,
         margins: RoundMargins,
-        flags: Mapping[Reason, Floats],
+        flags: Mapping[Reason, _Floats],
         policy: Policy,
     ) -> dict[Reason, Any]:
         target = log_odds(summary.probabilities[:, list(self.target)].sum(dim=-1))
@@ -228,14 +228,14 @@ def log_odds(probability: Tensor | float) -> Any:
     return np.log(limited) - np.log1p(-limited)
 
 
-def _lead(summary: Summary) -> Floats:
+def _lead(summary: Summary) -> _Floats:
     """(n,) log-odds of the first class against the second."""
     first, second = summary.probabilities.clamp_min(MIN_PROBABILITY).topk(2).values.T
-    lead: Floats = (first.log() - second.log()).numpy()
+    lead: _Floats = (first.log() - second.log()).numpy()
     return lead
 
 
-def _reaches(value: Floats, boundary: float, margin: float) -> Floats:
+def _reaches(value: _Floats, boundary: float, margin: float) -> _Floats:
     """1 for a value of at least the boundary, else 0, and NaN within the margin of it."""
     return np.where(np.abs(value - boundary) < margin, np.nan, value >= boundary)
 
@@ -312,7 +312,7 @@ def _round(summary: Summary, last: Summary, samples: int, level: float) -> Round
         if "feature_distance" in of.scores
     ]
 
-    def margin(differences: Floats) -> float:
+    def margin(differences: _Floats) -> float:
         """A share `level` of the absolute differences does not exceed it."""
         ordered = np.sort(np.abs(differences))
         return float(ordered[max(0, math.ceil(level * len(ordered)) - 1)])

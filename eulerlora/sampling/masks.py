@@ -30,7 +30,7 @@ INIT_GAIN = 0.3
 """Gain of the initial A for `adapt`, PEFT and recipes that are not the paper's: with it EulerLoRA
 trains at the rates at which LoRA does (studies/README.md).
 """
-GOLDEN = (3 - math.sqrt(5)) / 2  # fraction of a circle whose multiples are evenly spread
+_GOLDEN = (3 - math.sqrt(5)) / 2  # fraction of a circle whose multiples are evenly spread
 
 
 class AdapterSettings(Settings):
@@ -182,7 +182,7 @@ def balanced_ranks(first: Tensor, groups: int, rank: int, min_rank: int) -> Tens
         min_rank: The least K, 1 to `rank`.
     """
     count = rank - min_rank + 1
-    offset = (first + golden_stride(count) * torch.arange(groups)) % count
+    offset = (first + _golden_stride(count) * torch.arange(groups)) % count
     active, mirrored = min_rank + offset, rank - offset
     return torch.stack([active, active, mirrored, mirrored], dim=-1)
 
@@ -200,7 +200,7 @@ def consecutive_masks(positions: Tensor, active: Tensor) -> Tensor:
     return torch.where(distances < active.unsqueeze(-1), (rank / active).unsqueeze(-1), 0.0)
 
 
-def golden_stride(count: int) -> int:
+def _golden_stride(count: int) -> int:
     """Returns the step coprime to `count` that is nearest to the golden section of `count`."""
     steps = [step for step in range(1, count + 1) if math.gcd(step, count) == 1]
-    return min(steps, key=lambda step: abs(step - GOLDEN * count))
+    return min(steps, key=lambda step: abs(step - _GOLDEN * count))

@@ -29,7 +29,7 @@ class Uncertainty:
     msp: Tensor
 
 
-SUM_TOLERANCE = 0.01
+_SUM_TOLERANCE = 0.01
 """Of probabilities from 1, for those in bfloat16."""
 
 
@@ -47,7 +47,7 @@ def summarise(trajectories: Tensor) -> Uncertainty:
     if len(shape) != 3 or not shape[1] or not trajectories.is_floating_point():
         raise SettingsError(f"{expected}, got {kind_of(trajectories)}")
     exact = trajectories.double()
-    if ((exact.sum(dim=-1) - 1).abs() > SUM_TOLERANCE).any() or (exact < 0).any():
+    if ((exact.sum(dim=-1) - 1).abs() > _SUM_TOLERANCE).any() or (exact < 0).any():
         raise SettingsError(f"{expected}, got other values; pass logits.softmax(-1)")
     mean = exact.mean(dim=1)
     entropy = torch.special.entr(mean).sum(dim=-1)

@@ -63,7 +63,7 @@ class SamplesParameter(click.ParamType[int | Auto]):
         return samples
 
 
-class ShareParameter(click.ParamType[float]):
+class _ShareParameter(click.ParamType[float]):
     """A number above 0 and below 1. click's FloatRange accepts `nan`."""
 
     name = "0-1"
@@ -80,7 +80,7 @@ class ShareParameter(click.ParamType[float]):
         return share
 
 
-SHARE = ShareParameter()
+SHARE = _ShareParameter()
 
 
 class Program(click.Group):

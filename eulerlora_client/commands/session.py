@@ -44,7 +44,7 @@ from eulerlora_contract.progress import ProgressCounter
 _QUOTA_S = 3600.0  # a long run outlasts many quotas
 _FIRST_RETRY = RetryPolicy(service_s=0, quota_s=_QUOTA_S)  # reports a wrong address at once
 _RETRY = RetryPolicy(quota_s=_QUOTA_S)
-FOLDERS = Path("folders")
+_FOLDERS = Path("folders")
 _CANCELLED = RowProblem("not_asked", "the run ended before its result")
 
 
@@ -78,12 +78,12 @@ def run_session(
     """Sends all images, writes the outputs and prints the table.
 
     `settings_files`: the files of the key, the policy and the lesions, which no output may replace.
-    `lesions`: as in `lesions_of`. After SIGINT or SIGTERM the outputs hold the rows so far. Raises
+    `lesions`: as in `_lesions_of`. After SIGINT or SIGTERM the outputs hold the rows so far. Raises
     ClickException if a file has no decision.
     """
     selection = select_files(images)
     outputs.check([*selection.files, *settings_files])
-    lesion_names = {} if lesions is None else lesions_of(lesions, selection.files)
+    lesion_names = {} if lesions is None else _lesions_of(lesions, selection.files)
     for note in selection.notes:
         click.echo(printable(note), err=True)
     model, policy = asyncio.run(_model_and_policy(session))
@@ -121,18 +121,18 @@ def run_session(
         )
 
 
-def lesions_of(table: Path, images: Sequence[Path]) -> dict[Path, str]:
+def _lesions_of(table: Path, images: Sequence[Path]) -> dict[Path, str]:
     """The lesion of each image that has one.
 
     Args:
-        table: A CSV file with the columns file, relative to its folder, and lesion; or FOLDERS, for
-            the folder of an image as its lesion.
+        table: A CSV file with the columns file, relative to its folder, and lesion; or _FOLDERS,
+            for the folder of an image as its lesion.
         images: The files of the run.
 
     Raises:
         click.UsageError: For another table, and for a file that is none of the images.
     """
-    if table == FOLDERS:
+    if table == _FOLDERS:
         return {path: str(path.parent) for path in images}
     by_file = {path.resolve(): path for path in images}
     lesions: dict[Path, str] = {}
@@ -272,7 +272,7 @@ def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None
     encoding = file.encoding or "utf-8"  # None for io.StringIO
     refused = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")  # no-color.org
     colours = file.isatty() and not refused
-    print(f"\n{table(first_rows, encoding, width, colours)}\n", file=file)
+    print(f"\n{_table(first_rows, encoding, width, colours)}\n", file=file)
     for note in notes:
         text = printable(note, encoding)
         print(textwrap.fill(text, width, break_on_hyphens=False), file=file)
@@ -313,7 +313,7 @@ def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
     return notes
 
 
-def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -> str:
+def _table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -> str:
     """The table of the rows, in their order, at most `width` columns wide if possible.
 
     `encoding`: of the output. `colours`: true adds the escape codes of each status.

@@ -30,7 +30,7 @@ from eulerlora_contract.errors import ImageError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.policy import results
 from eulerlora_contract.policy.policy import Policy
-from eulerlora_contract.policy.results import EXPLANATION, UNKNOWN, performance
+from eulerlora_contract.policy.results import performance
 from eulerlora_contract.printable import NO_BREAK, printable
 from eulerlora_contract.sampling import AUTO, Auto
 
@@ -132,15 +132,15 @@ def percent(share: float) -> str:
 
 def describe_settings(settings: ModelSettings | Prediction) -> str:
     """Such as "stoch, 4 samples, 8 views, 8 passes"."""
-    views = (counted(settings.views, "view"),) if settings.views > 1 else ()
+    views = (_counted(settings.views, "view"),) if settings.views > 1 else ()
     if settings.samples == AUTO:
         return ", ".join((settings.mode, "as many samples as each image needed", *views))
-    samples = () if settings.mode == "det" else (counted(settings.samples, "sample"),)
-    passes = counted(settings.trajectories, "pass", "passes")
+    samples = () if settings.mode == "det" else (_counted(settings.samples, "sample"),)
+    passes = _counted(settings.trajectories, "pass", "passes")
     return ", ".join((settings.mode, *samples, *views, passes))
 
 
-def counted(count: int, singular: str, plural: str = "") -> str:
+def _counted(count: int, singular: str, plural: str = "") -> str:
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
@@ -164,14 +164,12 @@ def _environment() -> Environment:
     environment.globals.update(
         STATUS_TITLES=STATUS_TITLES,
         describe_settings=describe_settings,
-        counted=counted,
+        counted=_counted,
         texts=results,
-        EXPLANATION=EXPLANATION,
-        UNKNOWN=UNKNOWN,
         class_bars=class_bars,
         entropy_split=entropy_split,
         relative_distance=relative_distance,
-        sort_keys=sort_keys,
+        sort_keys=_sort_keys,
     )
     return environment
 
@@ -183,7 +181,7 @@ def _inline(name: str) -> dict[str, str]:
     return {"text": Markup(text), "csp_source": f"'sha256-{digest}'"}
 
 
-def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
+def _sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
     """The value that each column sorts a row by; None for a missing value."""
     figures = row.shown.figures
     return {

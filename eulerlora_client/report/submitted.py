@@ -26,7 +26,7 @@ _NICENESS = 10
 _MEMORY_BYTES = 2 * 1024**3
 MAX_CHARACTERS = 64 * 1024**2
 _MAX_CLASSES = 1000
-TOO_LARGE = "the report is too large; expected fewer images or classes"
+_TOO_LARGE = "the report is too large; expected fewer images or classes"
 INVALID_REQUEST = 3
 """The exit status for a request that is no report; its reason is on standard error."""
 
@@ -49,7 +49,7 @@ def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> st
     rows = [_row(image) for image in request.images]
     classes = {name for row in rows if row.result for name in row.result.prediction.probabilities}
     if len(classes) > _MAX_CLASSES:  # each is a column of the CSV
-        raise MalformedBody(TOO_LARGE)
+        raise MalformedBody(_TOO_LARGE)
     if job.format == "csv":
         text = io.StringIO(newline="")
         write_triage_rows(text, rows)
@@ -65,7 +65,7 @@ def _limited(parts: Iterable[str]) -> Iterator[str]:
     for part in parts:
         characters += len(part)
         if characters > MAX_CHARACTERS:
-            raise MalformedBody(TOO_LARGE)
+            raise MalformedBody(_TOO_LARGE)
         yield part
 
 

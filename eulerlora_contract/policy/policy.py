@@ -74,18 +74,18 @@ RULES: Mapping[Disposition, tuple[Reason, ...]] = {
 }  # fmt: skip
 """The first disposition with a reason that applies decides; without any, it is routine."""
 
-Flags = Any
+_Flags = Any
 """A bool, or an array with one for each image; NaN in place of one that is unknown."""
 
 
-def dispositions(reasons: Mapping[Reason, Flags]) -> dict[Disposition, Flags]:
+def dispositions(reasons: Mapping[Reason, _Flags]) -> dict[Disposition, _Flags]:
     """Returns for every disposition whether it is possible; one is if all reasons are known.
 
     Args:
         reasons: True if a reason applies, NaN if that is unknown. A reason that is missing does
             not apply.
     """
-    undecided: Flags = True  # no earlier rule certainly applies
+    undecided: _Flags = True  # no earlier rule certainly applies
     possible = {}
     for disposition, causes in RULES.items():
         states = [reasons.get(cause, False) for cause in causes]
@@ -423,8 +423,8 @@ class Policy(Settings):
         return Decision(disposition, applying, self.version, self.hash)
 
     def reasons(
-        self, target: Any, entropy: Any, flags: Mapping[Reason, Flags]
-    ) -> dict[Reason, Flags]:
+        self, target: Any, entropy: Any, flags: Mapping[Reason, _Flags]
+    ) -> dict[Reason, _Flags]:
         """Returns which reasons apply to an image, or to each of n images.
 
         Args:

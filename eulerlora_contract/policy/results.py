@@ -317,7 +317,7 @@ GROUP_NOTE = (
 )
 _FEW_LESIONS = 20
 """A group with fewer lesions gets no figure: an exact interval of 20 is up to 0.46 wide."""
-TOO_FEW = "too few to say"
+_TOO_FEW = "too few to say"
 _DETAIL_HEADER = (
     "lesions", "number", "urgent", "unfamiliar", "refer", "neither", "threshold alone"
 )  # fmt: skip
@@ -409,7 +409,7 @@ def _figure(figure: IntervalEvidence | None) -> str:
     if figure is None:
         return "none"
     if figure.lesions < _FEW_LESIONS or figure.low is None or figure.high is None:
-        return f"{TOO_FEW} ({figure.lesions:,})"
+        return f"{_TOO_FEW} ({figure.lesions:,})"
     return f"{interval(figure.value, figure.low, figure.high)} ({figure.lesions:,})"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eulerlora_client.commands.program import INPUT_FILE
 from eulerlora_contract.printable import printable
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ _DECISION_FIELDS = (
     "diagnosis",
 )  # fmt: skip
 
-_existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 _PATHS = click.argument(
     "paths",
     metavar="FILE|FOLDER...",
@@ -37,7 +37,7 @@ _PATHS = click.argument(
 )
 _SECRET = click.option(
     "--secret-file",
-    type=_existing_file,
+    type=INPUT_FILE,
     help="File with the audit secret.  [default: EULERLORA_AUDIT_SECRET]",
 )
 _AFTER = click.option(
@@ -62,9 +62,9 @@ def audit_command() -> None:
 @click.option(
     "--expect-last", metavar="MAC", help="Require this line, noted earlier as the last one."
 )
-@click.option("--image", type=_existing_file, help="Show answers and decisions on this image file.")
+@click.option("--image", type=INPUT_FILE, help="Show answers and decisions on this image file.")
 @click.option("--decisions", "shows_decisions", is_flag=True, help="Show the decisions of people.")
-def verify_command(
+def _verify_command(
     paths: tuple[Path, ...],
     secret_file: Path | None,
     after: str | None,
@@ -136,7 +136,7 @@ def verify_command(
     type=click.IntRange(1, 1200),
     help="Retention in months, in place of that in the header of each file.",
 )
-def due_command(
+def _due_command(
     paths: tuple[Path, ...], secret_file: Path | None, after: str | None, months: int | None
 ) -> None:
     """List the files of an audit log whose lines are all older than the retention.

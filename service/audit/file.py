@@ -29,7 +29,7 @@ MAX_LINE_BYTES = 1 << 20
 _TRIAL_BYTES = 1 << 16  # as a batch of answers
 _BLOCK_BYTES = 1 << 20
 HEADER, ANSWER, DECISION, REPAIR = "header", "answer", "decision", "repair"
-KINDS = (HEADER, ANSWER, DECISION, REPAIR)
+_KINDS = (HEADER, ANSWER, DECISION, REPAIR)
 _FILE_START = b'{"format":'
 """Of the header, in every format."""
 _HEADER_START = _FILE_START + b'%d,"kind":"header","mac":"' % FORMAT
@@ -97,13 +97,15 @@ def _decode_line(line: bytes, key: bytes) -> Record:
     if not isinstance(mac, str) or not hmac.compare_digest(_mac(key, record), mac):
         raise ValueError("the line was changed, or was not written with this secret")
     record["mac"] = mac
-    if not {"kind", "time", "sequence", "previous"} <= record.keys() or record["kind"] not in KINDS:
+    if (
+        not {"kind", "time", "sequence", "previous"} <= record.keys()
+        or record["kind"] not in _KINDS
+    ):
         raise ValueError("not a record of a known kind")
     return record
 
 
 def end_after(record: Record) -> ChainEnd:
-    """Returns the end of the chain after this record."""
     return ChainEnd(record["sequence"] + 1, record["mac"])
 
 

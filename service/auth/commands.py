@@ -32,7 +32,7 @@ def keys_command() -> None:
     type=click.IntRange(min=1),
     help="Rate limit of the client; replaces an earlier limit.",
 )
-def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
+def _new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
     """Create a key for a client, print it once and store its hash.
 
     A client can have two keys. Retire the older one as soon as the newer one is in use.
@@ -69,7 +69,7 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
 )
 @click.argument("name")
 @_file_option
-def retire_command(name: str, path: Path) -> None:
+def _retire_command(name: str, path: Path) -> None:
     """Retire the older key of a client; remove the client with its last key."""
     from eulerlora_contract.errors import SettingsError  # noqa: PLC0415
     from service.auth.keys import updated_clients  # noqa: PLC0415
@@ -94,7 +94,7 @@ def retire_command(name: str, path: Path) -> None:
     epilog="\b\nExample:\n  eulerlora keys list --file keys.jsonl",
 )
 @_file_option
-def list_command(path: Path) -> None:
+def _list_command(path: Path) -> None:
     """List clients with the first digits of their key hashes, and creation times."""
     from service.auth.keys import read_clients  # noqa: PLC0415
 

@@ -34,10 +34,10 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.settings import PositiveInt, Settings, validated
 
-MAX_KEYS = 2  # the old and the new key during rotation
+_MAX_KEYS = 2  # the old and the new key during rotation
 _PRIVATE = 0o600
 logger = logging.getLogger(__name__)
-ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+_ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 _KEY_PREFIX = "elk_"
 _KEY_BYTES = 32
 _CHECK_INTERVAL_S = 1.0
@@ -53,8 +53,8 @@ class ActiveKey(Settings):
 class Client(Settings):
     """A client, its active keys, and its rate limit; None means no limit."""
 
-    client: ClientName
-    keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=MAX_KEYS)]
+    client: _ClientName
+    keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=_MAX_KEYS)]
     requests_per_minute: Annotated[PositiveInt, Field(strict=True)] | None = None
 
     def with_key(self, sha256: str, created: datetime) -> "Client":
@@ -63,9 +63,9 @@ class Client(Settings):
         Raises:
             SettingsError: For more than two keys.
         """
-        if len(self.keys) == MAX_KEYS:
+        if len(self.keys) == _MAX_KEYS:
             raise SettingsError(
-                f"{self.client} already has the maximum of {MAX_KEYS} active keys; "
+                f"{self.client} already has the maximum of {_MAX_KEYS} active keys; "
                 f"retire the older one first: eulerlora keys retire {self.client}"
             )
         keys = (*self.keys, ActiveKey(sha256=sha256, created=created))

@@ -16,7 +16,7 @@ from service.settings import ImageSettings
 
 MEDIA_TYPES: dict[str, Format] = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
 ALL_MEDIA_TYPES: dict[str, Format] = {**MEDIA_TYPES, dicom.MEDIA_TYPE: "DICOM"}
-EXTENSIONS: dict[str, Format] = {
+_EXTENSIONS: dict[str, Format] = {
     dicom.EXTENSION: "DICOM",
     ".jpg": "JPEG",
     ".jpeg": "JPEG",
@@ -42,7 +42,7 @@ class Declared:
         media_type = without_parameters(self.media_type or "")
         extension = PurePath(self.filename or "").suffix.lower()
         return (media_type not in NEUTRAL and ALL_MEDIA_TYPES.get(media_type) != file_format) or (
-            extension != "" and EXTENSIONS.get(extension) != file_format
+            extension != "" and _EXTENSIONS.get(extension) != file_format
         )
 
 

@@ -30,20 +30,20 @@ from service.settings import ImageSettings
 
 MEDIA_TYPE, EXTENSION = "application/dicom", ".dcm"
 MAGIC, MAGIC_AT = b"DICM", 128
-CLASSES = {
+_CLASSES = {
     "1.2.840.10008.5.1.4.1.1.77.1.4": "VL Photographic Image Storage",
     "1.2.840.10008.5.1.4.1.1.77.1.7": "Dermoscopic Photography Image Storage",
 }
-NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")  # implicit and explicit VR, little-endian
-JPEG = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
+_NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")  # implicit and explicit VR, little-endian
+_JPEG = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
 _JPEG_2000 = ("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")
-SYNTAXES = "uncompressed little-endian, JPEG Baseline or Extended, or JPEG 2000"
+_SYNTAXES = "uncompressed little-endian, JPEG Baseline or Extended, or JPEG 2000"
 
 META_GROUP, CLASS, SYNTAX = 0x0002, 0x0002, 0x0010  # elements of the file meta information
 _LONG_LENGTHS = {b"OB", b"OW", b"UN", b"SQ", b"UT"}
 _MAX_META_ELEMENTS = 64
 
-_PIXELS_PER_BYTE: dict[tuple[str, ...], float] = {NATIVE: 1 / 3, JPEG: 4.0, _JPEG_2000: 4.0}
+_PIXELS_PER_BYTE: dict[tuple[str, ...], float] = {_NATIVE: 1 / 3, _JPEG: 4.0, _JPEG_2000: 4.0}
 """Of usual files."""
 _ATTRIBUTES = (
     "SOPClassUID", "Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation",
@@ -55,7 +55,7 @@ _PROFILE_CHUNK = 65_519  # bytes of a colour profile in a JPEG segment (ICC.1, a
 
 @dataclass(frozen=True)
 class _DicomImage:
-    """The attributes of the image: `syntax` is NATIVE, JPEG or JPEG_2000."""
+    """The attributes of the image: `syntax` is _NATIVE, _JPEG or JPEG_2000."""
 
     syntax: tuple[str, ...]
     size: tuple[int, int]
@@ -81,18 +81,18 @@ def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
 
 
 def _transfer_syntax(data: bytes) -> tuple[str, ...]:
-    """NATIVE, JPEG or JPEG_2000, from the file meta information alone.
+    """_NATIVE, _JPEG or JPEG_2000, from the file meta information alone.
 
     Raises:
         UnsupportedImageError: For another class or transfer syntax.
     """
     elements = dict(_meta_elements(data))
-    if elements.get(CLASS) not in CLASSES:
-        raise UnsupportedImageError(f"expected a DICOM file of {' or '.join(CLASSES.values())}")
-    for group in (NATIVE, JPEG, _JPEG_2000):
+    if elements.get(CLASS) not in _CLASSES:
+        raise UnsupportedImageError(f"expected a DICOM file of {' or '.join(_CLASSES.values())}")
+    for group in (_NATIVE, _JPEG, _JPEG_2000):
         if elements.get(SYNTAX) in group:
             return group
-    raise UnsupportedImageError(f"expected the DICOM transfer syntax {SYNTAXES}")
+    raise UnsupportedImageError(f"expected the DICOM transfer syntax {_SYNTAXES}")
 
 
 def image_file(data: bytes, limits: ImageSettings) -> bytes:
@@ -107,9 +107,9 @@ def image_file(data: bytes, limits: ImageSettings) -> bytes:
         image = _parsed(data, _transfer_syntax(data))
         check_size(ImageHeader("DICOM", *image.size), limits)
         try:
-            if image.syntax == NATIVE:
+            if image.syntax == _NATIVE:
                 return _native_file(image)
-            return _jpeg_file(image, limits) if image.syntax == JPEG else _jpeg_2000_file(image)
+            return _jpeg_file(image, limits) if image.syntax == _JPEG else _jpeg_2000_file(image)
         except ImageError:
             raise
         except Exception:  # of pydicom and Pillow; their messages may have values of the file
@@ -160,7 +160,7 @@ def _parsed(data: bytes, syntax: tuple[str, ...]) -> _DicomImage:
             "a single frame": int(found["NumberOfFrames"] or 1) == 1,
             "8 bits per sample": found["BitsAllocated"] == found["BitsStored"] == 8,
             "RGB or YBR colours": found["SamplesPerPixel"] == 3,
-            "the class of the file meta information": str(found["SOPClassUID"]) in CLASSES,
+            "the class of the file meta information": str(found["SOPClassUID"]) in _CLASSES,
         }
     except Exception:  # pydicom raises many types, with values of the file in their messages
         raise broken("DICOM") from None

@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
 
-MODULE = "service.decoding.worker"
+_MODULE = "service.decoding.worker"
 """The program of the process; not imported here, because it imports torch."""
-ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME")
+_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME")
 """The variables of the service that the process gets."""
 NUMBER = struct.Struct("!i")
 """A process id, and later the exit code of the process."""
@@ -44,7 +44,7 @@ class ForkServer:
     It ends with this process.
     """
 
-    def __init__(self, module: str = MODULE) -> None:
+    def __init__(self, module: str = _MODULE) -> None:
         self._module = module
         self._lock = Lock()
         self._control: socket.socket | None = None
@@ -58,7 +58,9 @@ class ForkServer:
         with self._lock:
             if self._control is None:
                 self._control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+                environment = {
+                    name: os.environ[name] for name in _ENVIRONMENT if name in os.environ
+                }
                 environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
                 with remote:
                     self._process = subprocess.Popen(

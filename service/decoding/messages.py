@@ -25,7 +25,7 @@ HEADER = struct.Struct("!IQ")
 MAX_FIELDS_BYTES = 16 * 1024
 MAX_TRACEBACK = 4000
 _PIXEL = np.dtype(np.float32)
-ROUNDING = 1e-3
+_ROUNDING = 1e-3
 """Of pixels in [0, 1], after a filter."""
 
 
@@ -71,7 +71,7 @@ class DecodedInput:
     quality: ImageQuality | None = None
 
 
-class DecodedFields(Settings):
+class _DecodedFields(Settings):
     """The JSON object before the pixels of a decoded image."""
 
     content_seed: Annotated[int, Field(ge=0, lt=2**32)]
@@ -133,8 +133,8 @@ def job_of(fields: bytes, content: bytes) -> DecodeJob:
 def result_message(result: DecodedInput | Failure) -> bytes:
     if isinstance(result, Failure):
         return message(result.model_dump_json())
-    values = {name: getattr(result, name) for name in DecodedFields.model_fields}
-    return message(DecodedFields(**values).model_dump_json(), result.pixels.tobytes())
+    values = {name: getattr(result, name) for name in _DecodedFields.model_fields}
+    return message(_DecodedFields(**values).model_dump_json(), result.pixels.tobytes())
 
 
 def message_bytes(header: bytes | memoryview, job: DecodeJob) -> int:
@@ -159,11 +159,11 @@ def result_of(received: memoryview, job: DecodeJob) -> DecodedInput | Failure:
     fields = bytes(received[HEADER.size : HEADER.size + fields_bytes])
     if not pixel_bytes:
         return Failure.model_validate_json(fields)
-    decoded = DecodedFields.model_validate_json(fields)
+    decoded = _DecodedFields.model_validate_json(fields)
     if (decoded.quality is not None) != job.with_quality:
         raise ValueError("expected the image quality if the job asks for it, and only then")
     values = np.frombuffer(received, _PIXEL, offset=HEADER.size + fields_bytes)
-    if not (values.min() >= -ROUNDING and values.max() <= 1 + ROUNDING):  # false for NaN
+    if not (values.min() >= -_ROUNDING and values.max() <= 1 + _ROUNDING):  # false for NaN
         raise ValueError("expected pixels in [0, 1]")
     pixels = values.reshape(job.shape).copy()
     return DecodedInput(

@@ -47,18 +47,18 @@ from service.settings import DecodingSettings, ImageSettings
 _STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pid_stat(5))
 _TEST_SIDE_PX = 1024  # of the test image; takes as much memory as a small photograph
 _TEST_INPUT = Preprocessing(size=32)
-ATTEMPTS = 2
+_ATTEMPTS = 2
 RESTART_DELAY_S = 1.0
-RETRY_AFTER_S = 1.0
+_RETRY_AFTER_S = 1.0
 _CPU_CLOCK = 2  # of a whole process, by the scheduler
 _RECEIVE_BYTES = 2**20  # larger than the result for an input of 224 pixels
 _STOP_CHECK_INTERVAL_S = 1.0
 _TEST_INTERVAL_S = 10.0
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 logger = logging.getLogger(__name__)
 
 
-class LossCause(Enum):
+class _LossCause(Enum):
     """Why a process was lost with an image; the outcome of its job."""
 
     CPU_TIME = auto()  # the image exceeded its budget
@@ -67,19 +67,19 @@ class LossCause(Enum):
     KILLED = auto()  # or stopped, from outside
 
 
-_FINAL_CAUSES = {LossCause.CPU_TIME, LossCause.TIME}
-_CAUSES: dict[int, LossCause] = {
-    signal.SIGPROF: LossCause.CPU_TIME,
-    signal.SIGALRM: LossCause.TIME,
+_FINAL_CAUSES = {_LossCause.CPU_TIME, _LossCause.TIME}
+_CAUSES: dict[int, _LossCause] = {
+    signal.SIGPROF: _LossCause.CPU_TIME,
+    signal.SIGALRM: _LossCause.TIME,
     **dict.fromkeys(
         (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT),
-        LossCause.CRASH,
+        _LossCause.CRASH,
     ),
 }
 """By the signal that ended the process; KILLED for all others."""
 
 
-DecodeOutcome = DecodedInput | Failure | LossCause
+_DecodeOutcome = DecodedInput | Failure | _LossCause
 
 
 class DecodingProcess:
@@ -144,13 +144,13 @@ class DecodingProcess:
         except OSError:  # the socket is closed or reset
             return True
 
-    async def run(self, job: DecodeJob) -> tuple[DecodeOutcome, float]:
+    async def run(self, job: DecodeJob) -> tuple[_DecodeOutcome, float]:
         """Runs a job: its outcome, and the CPU seconds that it took, or an upper bound.
 
-        After a LossCause, the process has ended.
+        After a _LossCause, the process has ended.
         """
         started_at, started_at_cpu_s = time.monotonic(), self._cpu_s()
-        outcome: DecodeOutcome = LossCause.TIME
+        outcome: _DecodeOutcome = _LossCause.TIME
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 loop = asyncio.get_running_loop()
@@ -160,17 +160,17 @@ class DecodingProcess:
             pass
         except ValueError as error:
             logger.error("decoder process %s sent no valid message: %s", self.pid, error)
-            outcome = LossCause.CRASH
+            outcome = _LossCause.CRASH
         except (EOFError, OSError):  # the process has ended
             await asyncio.to_thread(self.end)
-            outcome = _CAUSES.get(-(self.exit_code or 0), LossCause.KILLED)
+            outcome = _CAUSES.get(-(self.exit_code or 0), _LossCause.KILLED)
         cpu_s = self._cpu_s() - started_at_cpu_s  # NaN if the process has ended
         if math.isnan(cpu_s):
             budget_s = self._settings.cpu_budget_s(len(job.content))
             cpu_s = min(time.monotonic() - started_at, budget_s)
         # After out of memory, the heap of the process is fragmented.
         is_out_of_memory = isinstance(outcome, Failure) and outcome.kind == "out_of_memory"
-        if isinstance(outcome, LossCause) or is_out_of_memory:
+        if isinstance(outcome, _LossCause) or is_out_of_memory:
             await asyncio.to_thread(self.end)
         return outcome, cpu_s
 
@@ -204,7 +204,7 @@ class DecodingProcess:
             return math.nan
 
     def kill(self) -> None:
-        """Kills the process; a `run` then returns a LossCause."""
+        """Kills the process; a `run` then returns a _LossCause."""
         if self.exit_code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -337,7 +337,7 @@ class DecoderPool:
             NotReady: If decoders fail for another reason.
         """
         if not (self._running and self._passed_test):
-            raise NotReady("the image decoder does not work", RETRY_AFTER_S)
+            raise NotReady("the image decoder does not work", _RETRY_AFTER_S)
         return await self._decode(job, on_cpu_s, in_background)
 
     async def _decode(
@@ -356,12 +356,12 @@ class DecoderPool:
                 return outcome
             if isinstance(outcome, Failure):
                 raise outcome.error
-            if outcome in _FINAL_CAUSES or attempts == ATTEMPTS:
+            if outcome in _FINAL_CAUSES or attempts == _ATTEMPTS:
                 raise _problem_of(outcome)
 
     async def _run(
         self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
-    ) -> DecodeOutcome:
+    ) -> _DecodeOutcome:
         outcome, cpu_s = await worker.run(job)
         on_cpu_s(cpu_s)
         self._decoded += isinstance(outcome, DecodedInput)
@@ -442,21 +442,21 @@ class DecoderPool:
         elif not had_passed:
             logger.info("the image decoder works")
 
-    def _in_thread(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
+    def _in_thread(self, work: Callable[[], _Result]) -> "asyncio.Future[_Result]":
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _in_background(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+    def _in_background(self, work: Coroutine[Any, Any, _Result]) -> "asyncio.Task[_Result]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
 
-def _problem_of(cause: LossCause) -> Problem:
-    if cause is LossCause.CPU_TIME:
+def _problem_of(cause: _LossCause) -> Problem:
+    if cause is _LossCause.CPU_TIME:
         return UnusableImage("decoding the image takes too much CPU time")
-    if cause is LossCause.CRASH:
+    if cause is _LossCause.CRASH:
         return UnusableImage("the decoder failed twice on this image")
-    if cause is LossCause.TIME:
-        return NotReady("the image decoder did not answer in time", RETRY_AFTER_S)
-    return NotReady("the image decoder was stopped while it decoded", RETRY_AFTER_S)
+    if cause is _LossCause.TIME:
+        return NotReady("the image decoder did not answer in time", _RETRY_AFTER_S)
+    return NotReady("the image decoder was stopped while it decoded", _RETRY_AFTER_S)

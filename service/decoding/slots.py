@@ -12,10 +12,10 @@ from service.fair_sharing import ClientQuota, FairQueue, RecentClients, SharedCa
 SHORT_S = 0.05
 """Estimated decoding time up to which an image may take the last free decoder."""
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 Charge = Callable[[float], None]
 """Reports the CPU seconds of an attempt to decode an image."""
-Decode = Callable[[Charge, bool], Coroutine[Any, Any, Result]]
+_Decode = Callable[[Charge, bool], Coroutine[Any, Any, _Result]]
 """Decodes an image, in the background or not."""
 
 
@@ -76,8 +76,8 @@ class DecodingSlots:
         self,
         client: str,
         estimated_s: float,
-        decode: Decode[Result],
-    ) -> Result:
+        decode: _Decode[_Result],
+    ) -> _Result:
         """Runs `decode` for an image, once a decoder is granted.
 
         If the caller is cancelled, an image that has started keeps its decoder until it ends.

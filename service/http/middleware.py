@@ -39,7 +39,7 @@ from service.telemetry.observation import PROBES
 EXCESS_CONNECTION = "excess_connection"  # key in the request state
 MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
 TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"
-RETRY_AFTER_S = 1.0
+_RETRY_AFTER_S = 1.0
 MAX_REFUSAL_DELAY_S = 1.0
 _ORIGIN = re.compile(r"(https?)://([^/?#@]*)")  # RFC 6454, 7.1
 _AUTHORITY = re.compile(r"(\[[^]]+\]|[^:]+)(?::([0-9]*))?")
@@ -157,9 +157,9 @@ class HeaderChecks:
         if scope["path"] in PROBES:
             return
         if scope["state"].get(EXCESS_CONNECTION):
-            raise Overloaded("too many open connections of this address", RETRY_AFTER_S)
+            raise Overloaded("too many open connections of this address", _RETRY_AFTER_S)
         host, origins = headers.get("host", "").lower(), headers.getlist("origin")
-        if self.hosts is not None and hostname(host) not in self.hosts:
+        if self.hosts is not None and _hostname(host) not in self.hosts:
             raise MisdirectedRequest("expected a host name of this service (setting ALLOWED_HOSTS)")
         if self.same_origin and not all(_is_origin_of(origin.lower(), host) for origin in origins):
             raise ForeignOrigin("expected a request from the page of this service")
@@ -235,7 +235,7 @@ class Body:
         is_alone = self.in_flight.total == self.received
         if not is_alone and self.in_flight.utilization(self.client, arrived) > 1:
             self.overloaded = True
-            raise Overloaded("too many uploads of this client at the same time", RETRY_AFTER_S)
+            raise Overloaded("too many uploads of this client at the same time", _RETRY_AFTER_S)
         self.received += arrived
         self.in_flight.add(self.client, arrived)
         self.complete = not message.get("more_body", False)
@@ -245,7 +245,7 @@ class Body:
         self.in_flight.add(self.client, -self.received)
 
 
-def hostname(host: str) -> str:
+def _hostname(host: str) -> str:
     """A Host header without its port and without the brackets of an IPv6 address."""
     name = host.partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.removeprefix("[").removesuffix(".")
@@ -269,7 +269,7 @@ def _host_and_port(authority: str, default_port: str) -> tuple[str, str] | None:
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return None
-    return hostname(match[1]), match[2] or default_port
+    return _hostname(match[1]), match[2] or default_port
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

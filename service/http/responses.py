@@ -53,7 +53,7 @@ _UNREAD_BODY = (
 )  # fmt: skip
 """Problems that leave the rest of the body unread, so that the connection must be closed."""
 
-SIGNIFICANT_DIGITS = 6
+_SIGNIFICANT_DIGITS = 6
 """Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
 sum of probabilities from 1, for any number of classes."""
 
@@ -190,7 +190,7 @@ def json_response(
 ) -> Response:
     """The response with a body.
 
-    Omits fields that are not set, and rounds numbers to SIGNIFICANT_DIGITS.
+    Omits fields that are not set, and rounds numbers to _SIGNIFICANT_DIGITS.
     """
     values = body.model_dump(exclude_unset=True) if isinstance(body, BaseModel) else body
     content = to_json(rounded(values), inf_nan_mode="null")
@@ -211,7 +211,7 @@ def batch_response(
 def rounded(value: Any) -> Any:
     """A JSON value with its floating-point numbers rounded; integers are exact."""
     if isinstance(value, float):
-        return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+        return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
     if isinstance(value, dict):
         return {name: rounded(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -16,12 +16,12 @@ from eulerlora.settings import Draw
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import OutOfMemory, UnknownModel
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
-OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
+_OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
 """Parts of the messages of allocation errors that torch raises as a plain RuntimeError."""
 
-LOST_DEVICE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error [CUDA]")
+_LOST_DEVICE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error [CUDA]")
 """Prefixes of the messages of device errors that torch raises as a plain RuntimeError. After one of
 them, the results of a CUDA context are undefined.
 """
@@ -31,7 +31,7 @@ class DeviceFailed(Exception):  # noqa: N818 - describes the device, not a reque
     """The device is lost; only a new process can use it again."""
 
 
-def with_device_errors(run: Callable[[], Result]) -> Result:
+def with_device_errors(run: Callable[[], _Result]) -> _Result:
     """Calls `run` and raises its errors of the device under their own classes.
 
     They are raised outside the `except` block: a traceback would keep the tensors of the batch
@@ -46,8 +46,8 @@ def with_device_errors(run: Callable[[], Result]) -> Result:
     except (RuntimeError, MemoryError) as error:
         text = str(error)
         is_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        out_of_memory = is_memory or any(part in text for part in OUT_OF_MEMORY)
-        lost = isinstance(error, torch.AcceleratorError) or text.startswith(LOST_DEVICE)
+        out_of_memory = is_memory or any(part in text for part in _OUT_OF_MEMORY)
+        lost = isinstance(error, torch.AcceleratorError) or text.startswith(_LOST_DEVICE)
         if not out_of_memory and not lost:
             raise
         message = text.partition("\n")[0]

@@ -21,7 +21,7 @@ _POLL_S = 0.005
 
 logger = logging.getLogger(__name__)
 
-Compare = Callable[[ServedModel], Mapping[str, ShadowResult]]
+_Compare = Callable[[ServedModel], Mapping[str, ShadowResult]]
 """Answers with the shadow; the results of the comparison by field."""
 
 
@@ -56,7 +56,7 @@ class Shadow:
         self._model = model
         self._requests = requests
         self._metrics = metrics
-        self._waiting: queue.Queue[tuple[Context, str, Compare] | None] = queue.Queue(MAX_WAITING)
+        self._waiting: queue.Queue[tuple[Context, str, _Compare] | None] = queue.Queue(MAX_WAITING)
         self._closed = threading.Event()
 
     @contextmanager
@@ -70,7 +70,7 @@ class Shadow:
             with suppress(queue.Full):
                 self._waiting.put_nowait(None)  # wakes the thread
 
-    def submit(self, name: str, compare: Compare) -> None:
+    def submit(self, name: str, compare: _Compare) -> None:
         """Queues a comparison with an answer of the model of this name; does not wait."""
         shadow = self._model()
         if shadow is not None and shadow.name == name:
@@ -91,7 +91,7 @@ class Shadow:
             if self._closed.wait(_POLL_S):
                 raise SystemExit  # ends this thread
 
-    def _compare(self, name: str, compare: Compare) -> None:
+    def _compare(self, name: str, compare: _Compare) -> None:
         shadow = self._model()
         assert shadow is not None  # since `submit`
         try:

@@ -21,15 +21,15 @@ from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket
 
 logger = logging.getLogger(__name__)
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 MAX_WORKERS = 4  # more threads compete for the interpreter's lock
 _CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 
 
 def run_with_retry(
-    infer: Callable[[Sequence[Item]], list[Trajectories]],
-    items: Sequence[Item],
+    infer: Callable[[Sequence[_Item]], list[Trajectories]],
+    items: Sequence[_Item],
     may_split: bool = True,
 ) -> list[Trajectories | Problem]:
     """Runs a batch: the output of `infer` or a problem for each item, in order.

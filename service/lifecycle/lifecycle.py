@@ -40,8 +40,8 @@ from service.lifecycle.loading import (
 from service.settings import ServiceSettings
 from service.telemetry.observation import PROBES
 
-Phase = Literal["starting", "ready", "stopping"]
-RETRY_AFTER_S = 5
+_Phase = Literal["starting", "ready", "stopping"]
+_RETRY_AFTER_S = 5
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Lifecycle:
         self._waits = waits
         self._checked: list[CheckedModel] = []
         self._started, self._reload = asyncio.Event(), asyncio.Event()
-        self.phase: Phase = "starting"
+        self.phase: _Phase = "starting"
         self.failure: str | None = None
         self._lock = threading.RLock()  # a signal handler may run while this thread holds it
 
@@ -113,7 +113,7 @@ class Lifecycle:
     def check_ready(self) -> None:
         """Raises NotReady with the fault."""
         if self.fault is not None:
-            raise NotReady(self.fault, RETRY_AFTER_S)
+            raise NotReady(self.fault, _RETRY_AFTER_S)
 
     def check_request(self, scope: Scope) -> None:
         """Raises NotReady for a request, except of a probe, that no model can answer.

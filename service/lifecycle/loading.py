@@ -49,7 +49,7 @@ _NAMED = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 """Of a model card: metadata for the Hugging Face Hub."""
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 logger = logging.getLogger(__name__)
 Infer = Callable[[ServedModel, InferenceItem], Awaitable[Tensor]]
 """From a model and an item to the item's log-probabilities (trajectories, classes)."""
@@ -211,13 +211,13 @@ def newer_revision(
     return loaded
 
 
-async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
+async def run_in_daemon_thread(work: Callable[[], _Result]) -> _Result:
     """Runs `work` in a daemon thread, which continues after a cancellation.
 
     Neither torch nor a disk read can be interrupted, and the interpreter's exit would wait for a
     thread of the event loop's executor.
     """
-    future: Future[Result] = Future()
+    future: Future[_Result] = Future()
     future.set_running_or_notify_cancel()
 
     def run() -> None:

@@ -20,14 +20,13 @@ from jinja2 import Environment, StrictUndefined
 from eulerlora_client.image_formats import KINDS, SNIFFED_BYTES
 from eulerlora_contract.policy import results as texts
 from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_policy
-from eulerlora_contract.policy.results import WARNING
 
-INDEX = "index.html"
+_INDEX = "index.html"
 SCRIPT, STYLE = "page.js", "page.css"
 _MAIN = "main.js"
 _STYLES = ("colours", "layout", "controls", "work_list", "card", "print")
 """In the order in which they override each other."""
-IMAGES = {
+_IMAGES = {
     "HAM10000": "dermatoscopic images of the clinics that the model learned from",
     "PH2": "dermatoscopic images of another clinic",
     "PAD-UFES-20": "photographs taken with phones",
@@ -57,7 +56,7 @@ _CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-HEADERS = {
+_HEADERS = {
     "Cache-Control": "no-cache",  # clients validate their cache at every load
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -68,7 +67,7 @@ HEADERS = {
 _IMPORT = re.compile(r'^import [^;]* from "\./([^"]+)";\n', re.MULTILINE)
 _SWAGGER_UI = "fastapi_swagger.resources"  # the published files of Swagger UI, unchanged
 _SWAGGER_UI_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
-_OWN_FILES = (INDEX, "start.js", "style.css")
+_OWN_FILES = (_INDEX, "start.js", "style.css")
 
 
 @dataclass(frozen=True)
@@ -117,11 +116,11 @@ def file_routes(index: str, folder: str, read: Callable[[], Mapping[str, PageFil
 
     @router.get(index)
     async def page(request: Request) -> Response:
-        return _file_response(request, by_name()[INDEX])
+        return _file_response(request, by_name()[_INDEX])
 
     @router.get(f"{folder}/{{name}}")
     async def page_file(request: Request, name: str) -> Response:
-        if name not in by_name() or name == INDEX:
+        if name not in by_name() or name == _INDEX:
             raise HTTPException(404)
         return _file_response(request, by_name()[name])
 
@@ -146,11 +145,11 @@ def page_files(
     ).encode()
     by_name[STYLE] = PageFile.of(styles, _TYPES_BY_EXTENSION[".css"])
     by_name[SCRIPT] = PageFile.of(script, _TYPES_BY_EXTENSION[".js"])
-    index = by_name[INDEX]
+    index = by_name[_INDEX]
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(percent=percent, data_name=data_name)
+    environment.filters.update(percent=_percent, data_name=data_name)
     page = environment.from_string(index.content.decode()).render(
         applies=set(policy.target.classes) <= set(classes),
         of_skin=policy.target.classes == default_policy().target.classes,
@@ -161,9 +160,8 @@ def page_files(
         measured=measured_rows(policy),
         performance=texts.performance(policy),
         texts=texts,
-        WARNING=WARNING,
     )
-    return by_name | {INDEX: PageFile.of(page.encode(), index.media_type)}
+    return by_name | {_INDEX: PageFile.of(page.encode(), index.media_type)}
 
 
 def measured_rows(policy: Policy) -> list[MeasuredRow]:
@@ -172,7 +170,7 @@ def measured_rows(policy: Policy) -> list[MeasuredRow]:
     return [
         MeasuredRow(
             one,
-            IMAGES.get(one.data.replace(",", " ").split()[0], ""),
+            _IMAGES.get(one.data.replace(",", " ").split()[0], ""),
             one.others.specificity >= _FEW_SPARED,
         )
         for one in measured
@@ -212,14 +210,14 @@ def data_name(text: str) -> str:
     return re.sub(r", [\w-]+ split\b", "", text)
 
 
-def percent(share: float) -> str:
+def _percent(share: float) -> str:
     """A share in [0, 1] in percent, with one digit unless it is whole."""
     return f"{100 * share:.1f}".removesuffix(".0") + "\N{NO-BREAK SPACE}%"
 
 
 def _file_response(request: Request, file: PageFile) -> Response:
     """The file, or 304 if the client has the current version (RFC 9110, 13.1.2)."""
-    headers = {**HEADERS, "ETag": file.tag, "Vary": "Accept-Encoding"}
+    headers = {**_HEADERS, "ETag": file.tag, "Vary": "Accept-Encoding"}
     cached_tags = request.headers.get("if-none-match", "")
     if file.tag in (tag.strip() for tag in cached_tags.split(",")):
         return Response(status_code=304, headers=headers)

@@ -21,7 +21,7 @@ from service.lifecycle.lifecycle import Lifecycle
 from service.prediction import Pipeline
 from service.settings import ServiceSettings
 
-ENTRY_POINTS = "eulerlora.routes"
+_ENTRY_POINTS = "eulerlora.routes"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def load_plugins() -> dict[str, Plugin]:
         SettingsError: With the distribution, for an entry point that cannot be imported or is no
             plug-in.
     """
-    points = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
+    points = sorted(entry_points(group=_ENTRY_POINTS), key=lambda point: point.name)
     return {point.name: _loaded(point) for point in points}
 
 

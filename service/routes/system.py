@@ -36,7 +36,7 @@ from service.telemetry.shift_monitor import ShiftMonitors
 SCRAPE_INTERVAL_S = 0.02
 """Between two answers of /metrics; each takes about 1 ms of the event loop."""
 
-MODEL_NAME = {
+_NAME_PARAMETER = {
     "parameters": [
         {
             "name": "name",
@@ -49,7 +49,7 @@ MODEL_NAME = {
 }
 """A parameter of FastAPI would add a validation error in another format to the description."""
 
-MARKDOWN = "text/markdown"
+_MARKDOWN = "text/markdown"
 _METRICS_FORMATS = dict.fromkeys(("text/plain", "application/openmetrics-text"), TEXT)
 
 
@@ -81,7 +81,7 @@ def model_routes(
         "/models/{name}",
         response_model=ModelDetails,
         responses=documented("describe_model", (*KEYED_PROBLEMS, UnknownModel)),
-        openapi_extra=MODEL_NAME,
+        openapi_extra=_NAME_PARAMETER,
     )
     async def describe_model(request: Request) -> Response:
         """Returns classes, limits, thresholds, shift and provenance of a model."""
@@ -93,14 +93,14 @@ def model_routes(
         "/models/{name}/card",
         response_class=PlainTextResponse,
         responses=documented(
-            "model_card", (*KEYED_PROBLEMS, UnknownModel), content={MARKDOWN: TEXT}
+            "model_card", (*KEYED_PROBLEMS, UnknownModel), content={_MARKDOWN: TEXT}
         ),
-        openapi_extra=MODEL_NAME,
+        openapi_extra=_NAME_PARAMETER,
     )
     async def model_card(request: Request) -> Response:
         """Returns the model card in Markdown; it is empty if the checkpoint has none."""
         served = models.named(request.path_params["name"])
-        return PlainTextResponse(served.card, media_type=MARKDOWN)
+        return PlainTextResponse(served.card, media_type=_MARKDOWN)
 
     return router
 

@@ -58,14 +58,14 @@ from service.routes.predict import UPLOAD, UPLOADS
 from service.settings import ServiceSettings
 
 _MAX_WAITING_REPORTS = 8
-RETRY_AFTER_S = 2.0
+_RETRY_AFTER_S = 2.0
 
 TRIAGE_PATH = "/triage"
 TRIAGE_BATCH_PATH = "/triage/batch"
 _POLICY_PATH = "/triage/policy"
 _REPORT_PATH = "/triage/report"
-PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
-HEADERS = ("Server-Timing", "Cache-Control")
+_PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
+_HEADERS = ("Server-Timing", "Cache-Control")
 _NOT_CACHED = {"Cache-Control": "no-store"}
 _REPORT_TYPES: Mapping[ReportFormat, str] = {
     "html": "text/html; charset=utf-8",
@@ -98,7 +98,7 @@ class ReportWriter:
         content = await request.body()
         client = client_of(request.scope)
         if client in self._clients or len(self._clients) == _MAX_WAITING_REPORTS:
-            raise Overloaded("other reports are being written", RETRY_AFTER_S)
+            raise Overloaded("other reports are being written", _RETRY_AFTER_S)
         self._clients.add(client)
         try:
             async with while_connected(request), asyncio.timeout(self._deadline_s), self._turn:
@@ -165,7 +165,7 @@ def triage_routes(
     @router.post(
         TRIAGE_PATH,
         response_model=TriageResult,
-        responses=documented("triage", (*PROBLEMS, NotAcceptable), HEADERS, described),
+        responses=documented("triage", (*_PROBLEMS, NotAcceptable), _HEADERS, described),
         openapi_extra=UPLOAD,
     )
     async def triage(
@@ -188,7 +188,7 @@ def triage_routes(
     @router.post(
         TRIAGE_BATCH_PATH,
         response_model=TriageBatch,
-        responses=documented("triage_batch", PROBLEMS, HEADERS),
+        responses=documented("triage_batch", _PROBLEMS, _HEADERS),
         openapi_extra=UPLOADS,
     )
     async def triage_batch(

@@ -19,7 +19,7 @@ WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that the current task or thread processes."""
 
-LogFormat = Literal["json", "text"]
+_LogFormat = Literal["json", "text"]
 LogChoice = Literal["auto", "json", "text"]
 current_trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 """The trace of the current task or thread, as 32 hexadecimal digits."""
@@ -31,14 +31,14 @@ def request_id_of(scope: Scope) -> str:
     return sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
 
 
-def log_format(choice: LogChoice, stream: TextIO) -> LogFormat:
+def log_format(choice: LogChoice, stream: TextIO) -> _LogFormat:
     """The format of a log on a stream. auto: text on a terminal, otherwise JSON."""
     if choice == "auto":
         return "text" if stream.isatty() else "json"
     return choice
 
 
-def log_config(log_format: LogFormat) -> dict[str, Any]:
+def log_config(log_format: _LogFormat) -> dict[str, Any]:
     """A configuration for `logging.config.dictConfig` that logs to stderr.
 
     uvicorn's access log is off: `service.telemetry.observation` logs one record per request.

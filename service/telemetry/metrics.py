@@ -41,15 +41,15 @@ from eulerlora_contract.queries import DecisionRequest
 from eulerlora_contract.sampling import AUTO_ROUNDS
 from service.telemetry.stderr import dropped_lines
 
-ClientClass = Literal["anonymous", "keyed"]
+_ClientClass = Literal["anonymous", "keyed"]
 """The class of a client in the metrics, which do not contain names."""
-ShadowOutcome = Literal["compared", "dropped", "failed"]
+_ShadowOutcome = Literal["compared", "dropped", "failed"]
 ShadowResult = Literal["same", "different", "less_urgent", "more_urgent"]
 """Of the shadow's answer, compared with the served one."""
 
 CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
 _DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BODY_BYTES = (0, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7)
 _ENTROPIES_NATS = (
     .01, .02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 7,
@@ -57,16 +57,16 @@ _ENTROPIES_NATS = (
 _INFORMATION_NATS = (
     .0001, .0003, .001, .003, .01, .02, .03, .05, .1, .2, .3, .5, 1, 2,
 )  # fmt: skip
-PROBABILITIES = (.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, .99, .999, 1)  # fmt: skip
+_PROBABILITIES = (.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, .99, .999, 1)  # fmt: skip
 PROBLEM_CODES = frozenset(problem.code for problem in SENT_BY_SERVICE)
 OTHER = "other"
 OPENMETRICS = "application/openmetrics-text"
 CACHE_S = 1.0
 """Age up to which a scrape gets the text of an earlier one, which takes 13 ms to write."""
 
-Labels = tuple[str, ...]
+_Labels = tuple[str, ...]
 BY_MODEL, BY_MODE = ("model",), ("model", "mode")
-_COUNTERS: Mapping[str, tuple[str, Labels]] = {
+_COUNTERS: Mapping[str, tuple[str, _Labels]] = {
     "predictions": ("Predictions.", (*BY_MODE, "client")),
     "dispositions": ("Dispositions of the triage policy.", (*BY_MODEL, "disposition")),
     "decisions": ("Decisions of people on dispositions, by kind.", (*BY_MODEL, "kind")),
@@ -91,12 +91,12 @@ _COUNTERS: Mapping[str, tuple[str, Labels]] = {
 }
 """Description and labels by name, without its prefix."""
 
-_HISTOGRAMS: Mapping[str, tuple[str, Labels, tuple[float, ...]]] = {
+_HISTOGRAMS: Mapping[str, tuple[str, _Labels, tuple[float, ...]]] = {
     "entropy_nats": ("Entropy of the mean prediction.", BY_MODE, _ENTROPIES_NATS),
     "mutual_information_nats": (
         "Mutual information between class and trajectory.", BY_MODE, _INFORMATION_NATS,
     ),
-    "msp_ratio": ("Probability of the most likely class.", BY_MODE, PROBABILITIES),
+    "msp_ratio": ("Probability of the most likely class.", BY_MODE, _PROBABILITIES),
     "auto_samples": (
         "Samples per adapter with samples=auto.", BY_MODEL, AUTO_ROUNDS,
     ),
@@ -110,8 +110,8 @@ _HISTOGRAMS: Mapping[str, tuple[str, Labels, tuple[float, ...]]] = {
         "Time from headers to the end of the response.", ("method", "route"), _DURATIONS_S,
     ),
     "request_body_bytes": ("Received bytes of a request body.", ("route",), _BODY_BYTES),
-    "batch_rows": ("Rows of a batch.", BY_MODEL, ROWS),
-    "batch_questions": ("Images in a batch.", BY_MODEL, ROWS),
+    "batch_rows": ("Rows of a batch.", BY_MODEL, _ROWS),
+    "batch_questions": ("Images in a batch.", BY_MODEL, _ROWS),
     "batch_seconds": ("Run time of a batch.", BY_MODEL, _DURATIONS_S),
 }  # fmt: skip
 """Description, labels and buckets by name, without its prefix."""
@@ -308,14 +308,14 @@ class Metrics:
             for critical, disposition in product(("true", "false"), Disposition):
                 self._count("diagnoses", 0, model=model, critical=critical, disposition=disposition)
         for model in gauges.shadow:
-            for outcome in get_args(ShadowOutcome):
+            for outcome in get_args(_ShadowOutcome):
                 self._count("shadow_answers", 0, model=model, outcome=outcome)
             for result in ("same", "less_urgent", "more_urgent"):
                 self._count("shadow_fields", 0, model=model, field="disposition", result=result)
 
     def count_request(self, request: RequestObservation) -> None:
         """Counts a completed request, its predictions, and the problems of its response."""
-        client: ClientClass = "anonymous" if request.key_name is None else "keyed"
+        client: _ClientClass = "anonymous" if request.key_name is None else "keyed"
         for completed in request.predictions:
             self.count_prediction(completed, client)
         by_route = {"method": request.method, "route": request.route}
@@ -338,7 +338,7 @@ class Metrics:
     def count_shadow(
         self,
         model: str,
-        outcome: ShadowOutcome,
+        outcome: _ShadowOutcome,
         results: Mapping[str, ShadowResult] = MappingProxyType({}),
     ) -> None:
         """Counts an answer for the shadow; `results` has those of a comparison by field."""
@@ -347,7 +347,7 @@ class Metrics:
             self._count("shadow_fields", model=model, field=name, result=result)
 
     def count_prediction(
-        self, completed: CompletedPrediction, client: ClientClass = "anonymous"
+        self, completed: CompletedPrediction, client: _ClientClass = "anonymous"
     ) -> None:
         body = completed.prediction
         by_model = {"model": body.model}

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _MAX_PATH_CHARACTERS = 200
 """Of an unknown path in a log record."""
 
-METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 PROBES = frozenset(("/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"))
 """Paths that need no key and are not refused for their host or for too many connections. Their
 requests are logged for debugging only.
@@ -58,7 +58,7 @@ class ObservationMiddleware:
             await self.app(scope, receive, send)
             return
         started_s, is_disconnected = time.monotonic(), False
-        observation = RequestObservation(scope["method"] if scope["method"] in METHODS else OTHER)
+        observation = RequestObservation(scope["method"] if scope["method"] in _METHODS else OTHER)
         state = scope.setdefault("state", {})
         state["observation"] = observation
         state["request_id"] = request_id = request_id_of(scope)

@@ -22,10 +22,10 @@ from eulerlora_contract.sampling import AUTO, Auto
 FEATURE_DISTANCE = "feature_distance"
 _FEATURE_QUARTILE = "feature_distance_quartile"
 MSP = "msp"
-LABEL = "label"
+_LABEL = "label"
 _QUARTER = 0.25
 
-Rates = Mapping[str, tuple[EventRate, ...]]
+_Rates = Mapping[str, tuple[EventRate, ...]]
 """The rates of the events of each signal, by the signal's name."""
 
 
@@ -34,7 +34,7 @@ class ExpectedRates:
     """What is expected of predictions with a mode and a number of samples."""
 
     threshold: Threshold
-    rates: Rates
+    rates: _Rates
 
     @classmethod
     def of(cls, threshold: Threshold) -> Self:
@@ -46,7 +46,7 @@ class ExpectedRates:
             shares[FEATURE_DISTANCE] = (1 - threshold.feature_distance.kept,)
             shares[_FEATURE_QUARTILE] = (_QUARTER,)
         if threshold.label_shares is not None:
-            shares[LABEL] = threshold.label_shares
+            shares[_LABEL] = threshold.label_shares
         rates = {
             name: tuple(EventRate.calibrated(share, units) for share in events)
             for name, events in shares.items()
@@ -64,8 +64,8 @@ class ExpectedRates:
             flags[FEATURE_DISTANCE] = distance > calibrated.threshold
             flags[_FEATURE_QUARTILE] = distance > calibrated.upper_quartile
         events: dict[str, int | None] = {name: 0 if flag else None for name, flag in flags.items()}
-        if LABEL in self.rates:
-            events[LABEL] = label
+        if _LABEL in self.rates:
+            events[_LABEL] = label
         return events
 
 
@@ -98,7 +98,7 @@ class _RevisionMonitor:
             for reference in references.values()
             for name, rates in reference.rates.items()
         }
-        tests = ShiftMonitor(signals, {LABEL: model.classes})
+        tests = ShiftMonitor(signals, {_LABEL: model.classes})
         return cls(model.revision, tuple(model.classes), references, thresholds[0].data, tests)
 
     def record(self, prediction: Prediction) -> None:

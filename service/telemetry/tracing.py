@@ -21,7 +21,7 @@ from eulerlora import __version__
 from service.telemetry.logs import current_trace_id
 from service.telemetry.metrics import OTHER, CompletedPrediction, RequestObservation
 
-NAME = "eulerlora"
+_NAME = "eulerlora"
 LAST_EXPORT_S = 2.0
 """For the last spans; less than `STOP_MARGIN_S`, which the end of the process has in all."""
 
@@ -47,7 +47,7 @@ def resource() -> Resource:
     """The resource of the spans; the service name comes from OTEL_* or is eulerlora."""
     configured = Resource.create({SERVICE_VERSION: __version__})
     has_name = not str(configured.attributes[SERVICE_NAME]).startswith("unknown_service")
-    return configured if has_name else configured.merge(Resource({SERVICE_NAME: NAME}))
+    return configured if has_name else configured.merge(Resource({SERVICE_NAME: _NAME}))
 
 
 class TracingMiddleware:
@@ -59,7 +59,7 @@ class TracingMiddleware:
 
     def __init__(self, app: ASGIApp, provider: TracerProvider) -> None:
         self.app = app
-        self.tracer = provider.get_tracer(NAME, __version__)
+        self.tracer = provider.get_tracer(_NAME, __version__)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,7 +67,7 @@ class TracingMiddleware:
             return
         parent = propagate.extract(dict(Headers(scope=scope)))
         with self.tracer.start_as_current_span(
-            NAME, parent, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+            _NAME, parent, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
         ) as span:
             # Not reset afterwards, for the same reason as the request id.
             current_trace_id.set(f"{span.get_span_context().trace_id:032x}")
@@ -76,12 +76,12 @@ class TracingMiddleware:
             finally:
                 observation: RequestObservation = scope["state"]["observation"]
                 span.set_attribute("eulerlora.request_id", scope["state"]["request_id"])
-                describe(span, observation)
+                _describe(span, observation)
                 for completed in observation.predictions:
                     _add_stages(self.tracer, span, completed)
 
 
-def describe(span: Span, request: RequestObservation) -> None:
+def _describe(span: Span, request: RequestObservation) -> None:
     """Sets name, attributes and status of the span of a completed request."""
     assert request.status is not None
     known_method = request.method != OTHER

@@ -80,10 +80,10 @@ _UNCERTAIN_SHARE = 0.05
 URGENT_GRID = tuple(percent / 100 for percent in range(99, 0, -1))
 """Urgent thresholds to test, in this order."""
 
-Names = NDArray[np.str_]
+_Names = NDArray[np.str_]
 
 
-def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDArray[Any]:
+def _by_lesion(values: Floats | Bools, lesions: _Names, combine: np.ufunc) -> NDArray[Any]:
     """One value for each lesion, from the values of its images.
 
     Args:
@@ -199,8 +199,8 @@ class PolicyInputs:
     critical: Bools
     target: Bools
     outside: Bools
-    lesions: Names
-    attributes: Mapping[str, Names] = field(default_factory=dict)
+    lesions: _Names
+    attributes: Mapping[str, _Names] = field(default_factory=dict)
 
 
 def check_classes(model: EulerLoRA, target: TargetClasses) -> None:
@@ -326,9 +326,9 @@ def fit_policy(
     if not images.critical.any():
         raise DataError("expected images of the critical classes, got none")
     scores, lesions = images.scores[images.critical], images.lesions[images.critical]
-    routine, of_routine = fit_routine(by_lesion(scores, lesions, np.minimum), sensitivity)
-    highest = by_lesion(images.scores, images.lesions, np.maximum)
-    of_target = by_lesion(images.target, images.lesions, np.logical_or)
+    routine, of_routine = fit_routine(_by_lesion(scores, lesions, np.minimum), sensitivity)
+    highest = _by_lesion(images.scores, images.lesions, np.maximum)
+    of_target = _by_lesion(images.target, images.lesions, np.logical_or)
     fitted = fit_urgent(highest, of_target, predictive_value, routine)
     urgent = max(target.urgent, routine) if fitted is None else fitted
     reached = highest >= urgent
@@ -443,7 +443,7 @@ class PolicyMeasurement:
         critical: Share of critical images among those of each disposition, without image quality;
             None for a disposition without images.
         target: The same of target images, with or without a class of the model.
-        ranking: By `ranking`.
+        ranking: By `_ranking`.
         curves: By `operating_curves`.
     """
 
@@ -506,7 +506,7 @@ def measure_policy(
         `chosen`: (n,), at least one.
         """
         of_lesions, of_reached = (
-            by_lesion(values[chosen], images.lesions[chosen], np.maximum)
+            _by_lesion(values[chosen], images.lesions[chosen], np.maximum)
             for values in (urgency, reached)
         )
         refer, of_unfamiliar, of_urgent = np.bincount(of_lesions, minlength=4).tolist()[1:]
@@ -544,7 +544,7 @@ def measure_policy(
         if images.outside.any()
         else None,
         others=OtherEvidence(**others, **_share("specificity", spared, others["lesions"])),
-        groups=group_evidence(images, urgency > 0),
+        groups=_group_evidence(images, urgency > 0),
         urgent=_urgent_evidence(urgent, ~other, images.lesions),
     )
     return PolicyMeasurement(
@@ -553,7 +553,7 @@ def measure_policy(
         other_images=int(other.sum()),
         critical=shares(images.critical),
         target=shares(~other),
-        ranking=ranking(images),
+        ranking=_ranking(images),
         curves=operating_curves(images),
     )
 
@@ -575,7 +575,7 @@ def operating_curves(images: PolicyInputs) -> dict[str, Floats]:
     of_target = images.target | images.outside
 
     def lesions(chosen: Bools) -> Floats:
-        highest: Floats = by_lesion(images.scores[chosen], images.lesions[chosen], np.maximum)
+        highest: Floats = _by_lesion(images.scores[chosen], images.lesions[chosen], np.maximum)
         return highest
 
     critical, others, targets = map(lesions, (images.critical, ~of_target, of_target))
@@ -605,7 +605,7 @@ def operating_curves(images: PolicyInputs) -> dict[str, Floats]:
     }
 
 
-def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ...]:
+def _group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ...]:
     """The evidence by the values of each attribute with two or more, in their order.
 
     The AUROC of a diagnosis without target lesions, such as one by follow-up, compares its lesions
@@ -636,12 +636,12 @@ def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ..
 
 
 def _share_of_lesions(
-    flags: Bools, chosen: Bools, lesions: Names, combine: np.ufunc
+    flags: Bools, chosen: Bools, lesions: _Names, combine: np.ufunc
 ) -> IntervalEvidence | None:
     """The share of the chosen images' lesions by the flags of their images; None without any."""
     if not chosen.any():
         return None
-    of_lesions = by_lesion(flags[chosen], lesions[chosen], combine)
+    of_lesions = _by_lesion(flags[chosen], lesions[chosen], combine)
     hits, count = int(of_lesions.sum()), len(of_lesions)
     low, high = clopper_pearson(hits, count)
     return IntervalEvidence(
@@ -673,12 +673,12 @@ def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEv
     )
 
 
-def _urgent_evidence(urgent: Bools, target: Bools, lesions: Names) -> UrgentEvidence | None:
+def _urgent_evidence(urgent: Bools, target: Bools, lesions: _Names) -> UrgentEvidence | None:
     """The target lesions among those with an urgent image; None without any.
 
     Each argument is (n,), of images.
     """
-    of_urgent, of_target = (by_lesion(flags, lesions, np.logical_or) for flags in (urgent, target))
+    of_urgent, of_target = (_by_lesion(flags, lesions, np.logical_or) for flags in (urgent, target))
     count, hits = int(of_urgent.sum()), int((of_urgent & of_target).sum())
     if count == 0:
         return None
@@ -694,7 +694,7 @@ def _share(name: str, hits: int, lesions: int) -> dict[str, Any]:
     }
 
 
-def ranking(images: PolicyInputs) -> Estimates:
+def _ranking(images: PolicyInputs) -> Estimates:
     """How a model orders images, whatever the thresholds, with intervals over lesions.
 
     critical_auroc: AUROC of the probability of the critical classes, against all others.

@@ -60,7 +60,7 @@ _predictive_value_option = click.option(
 )
 
 
-class Coverages(click.ParamType[tuple[float, ...]]):
+class _Coverages(click.ParamType[tuple[float, ...]]):
     """Different coverages of prediction sets, separated by commas."""
 
     name = "0-1,..."
@@ -93,7 +93,7 @@ class Coverages(click.ParamType[tuple[float, ...]]):
 @views_option("New number of views of the checkpoint in mode stoch; unchanged by default.")
 @click.option(
     "--coverage",
-    type=Coverages(),
+    type=_Coverages(),
     default=(),
     help="Calibrate prediction sets with these probabilities, such as 0.9,0.95. Without it, the "
     "checkpoint has none afterwards.",
@@ -376,7 +376,7 @@ def site_command() -> None:
 @_predictive_value_option
 @click.option(
     "--coverage",
-    type=Coverages(),
+    type=_Coverages(),
     default="0.9",
     show_default=True,
     help="Probabilities of the prediction sets, such as 0.9,0.95.",
@@ -397,7 +397,7 @@ def site_command() -> None:
 @samples_option
 @precision_option("auto", "Fit to predictions")
 @image_options
-def site_fit_command(
+def _site_fit_command(
     checkpoint: Path,
     data: Path,
     out: Path,

@@ -110,8 +110,8 @@ def pretrain_command(
     _check_resumption(resume, restart)
     settings = read_recipe(find_recipe(recipe), PretrainingRecipe, _with_seed(overrides, seed))
     states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
-    with resume_hint(states):
-        curves = tracking(trackers, track_dir, out, settings)
+    with _resume_hint(states):
+        curves = _tracking(trackers, track_dir, out, settings)
         pretrain(settings, data, out, choose_device(device), resume, skip_bad, curves, restart)
 
 
@@ -187,10 +187,10 @@ def train_command(
         if not check_data(settings, path.parent, data, copies):
             raise click.ClickException("a training would refuse these data")
         return
-    curves = tracking(trackers, track_dir, out, settings)
+    curves = _tracking(trackers, track_dir, out, settings)
     folders = member_folders(settings, out)
     states = [state_file(folder) for folder in folders]
-    with resume_hint(states, checkpoint=folders[-1]):
+    with _resume_hint(states, checkpoint=folders[-1]):
         train(
             settings,
             path.parent,
@@ -214,7 +214,7 @@ def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
     return overrides if seed is None else (*overrides, f"seed={seed}")
 
 
-def tracking(
+def _tracking(
     trackers: Sequence[Tracker], folder: Path | None, out: Path, recipe: Recipe
 ) -> Tracking | None:
     """What records the curves of a run in `out`; None without trackers.
@@ -246,7 +246,7 @@ class _TerminatedRun(click.ClickException):
 
 
 @contextmanager
-def resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Iterator[None]:
+def _resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Iterator[None]:
     """Adds to the error of a block that ends early what it has stored.
 
     Applies to a run that Ctrl-C or SIGTERM ends, with the exit status 130 or 143, and to non-finite

@@ -49,7 +49,7 @@ from training.data.copies import pixel_digest
 from training.data.dataset import LABELS
 from training.data.images import Encoded, ImageSource, rgb_image
 
-FORMAT = 5
+_FORMAT = 5
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 
@@ -127,7 +127,7 @@ def _wait_for(lock: IO[str], path: Path) -> None:
 
 def _file_facts(path: Path) -> Iterator[object]:
     """Yields what distinguishes two states of a path, without reading contents."""
-    yield FORMAT
+    yield _FORMAT
     yield local_limits()
     selection = _listed(path) if path.is_dir() else FileSelection((path,), (), {})
     yield dict(selection.hidden)

@@ -79,7 +79,7 @@ UNKNOWN = "unknown"
 OUTSIDE = -1
 """Label of images that belong to none of the classes."""
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, eq=False)  # comparing tensors gives no single truth value
@@ -168,7 +168,7 @@ def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
     return torch.bincount(torch.tensor([image.label for image in images]), minlength=classes)
 
 
-def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
+def evenly_spaced(items: Sequence[_Item], count: int | None) -> Sequence[_Item]:
     """`count` items at equal distances, beginning with the first; all if fewer or None."""
     if count is None or count >= len(items):
         return items

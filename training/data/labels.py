@@ -19,8 +19,8 @@ from training.data.dataset import LABELS, Column, DataSettings, LabelTable
 from training.data.images import UNKNOWN
 from training.data.splits import Part, Split, SplitParts, parts_of
 
-COLUMNS: tuple[Column, ...] = get_args(Column)
-PATH, _LABEL, _GROUP, _SPLIT = COLUMNS
+_COLUMNS: tuple[Column, ...] = get_args(Column)
+PATH, _LABEL, _GROUP, _SPLIT = _COLUMNS
 _LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
     PATH: ("file", "filename", "file_name", "image", "image_id", "name", "picture"),
     _LABEL: ("class", "diagnosis", "dx", "target", "category"),
@@ -55,8 +55,6 @@ def part_of(name: str) -> Part | None:
 
 @dataclass(frozen=True)
 class ImageLabel:
-    """The label of an image."""
-
     name: str  # relative to the folder
     label: str
     place: str  # what states the label, such as "labels.csv line 3"
@@ -138,7 +136,7 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
             raise DataError(f"{path} line {number}: expected a cell for each column, as in line 1")
     index = {at for at, name in enumerate(header) if _INDEX_NAME.fullmatch(name)
              and all(not cells[at] or cells[at].isdigit() for _, cells in lines)}  # fmt: skip
-    columns = {name: settings.columns.get(name, name).strip().lower() for name in COLUMNS}
+    columns = {name: settings.columns.get(name, name).strip().lower() for name in _COLUMNS}
     notes = [f"the column without a name in {path.name} is ignored"] if index else []
     used = [name for at, name in enumerate(header) if at not in index]
     attributes = {name: name.strip().lower() for name in settings.attributes}

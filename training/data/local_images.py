@@ -16,7 +16,7 @@ from training.data.labels import read_labels, with_grouped_copies, without_parts
 _DEFAULT_TABLE = LabelTable()
 _LABEL_OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
 
-Unit = Literal["lesion", "image"]
+_Unit = Literal["lesion", "image"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LocalImages:
 
     name: str
     images: Sequence[LabelledImage]
-    unit: Unit
+    unit: _Unit
     ignored: int
     skipped: Mapping[str, str]
     notes: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ def read_local_images(
     decoded = decoded_images(path)
     labels = read_labels(path, decoded, table)
     named = lesion is not None and labels.table is None
-    unit: Unit = "lesion" if named or any(row.cluster for row in labels.rows) else "image"
+    unit: _Unit = "lesion" if named or any(row.cluster for row in labels.rows) else "image"
     labels = with_grouped_copies(
         without_parts(labels),
         decoded.digests,

@@ -26,12 +26,12 @@ DATA_SETS: dict[str, DataSet] = {
 }
 """The data sets by their kind."""
 
-AnyData = TypeVar("AnyData", bound=DataSettings)
+_AnyData = TypeVar("_AnyData", bound=DataSettings)
 IMAGES = "images"
 """The kind of a folder or archive of any images, whose labels are not read."""
 
 
-def known_data(settings: AnyData) -> AnyData:
+def known_data(settings: _AnyData) -> _AnyData:
     """Raises ValueError for an unknown kind, and for keys that it ignores."""
     if settings.kind not in DATA_SETS:
         raise ValueError(f"expected kind {' or '.join(DATA_SETS)}, got {settings.kind!r}")
@@ -48,13 +48,13 @@ def _known_images(kind: str) -> str:
 
 
 Data = Annotated[DataSettings, AfterValidator(known_data)]
-ImagesKind = Annotated[str, AfterValidator(_known_images)]
+_ImagesKind = Annotated[str, AfterValidator(_known_images)]
 
 
 class OodSettings(Settings):
     """A set of out-of-distribution images."""
 
-    kind: ImagesKind
+    kind: _ImagesKind
     """`images` for any images, or a published data set, whose test part is used."""
     path: str = "."
     """A folder in the data directory, or for `images` also an archive."""
@@ -85,7 +85,7 @@ class OutlierSettings(Settings):
 class UnlabelledData(Settings):
     """Images without labels, for the contrastive loss; their views are those of `cameras`."""
 
-    kind: ImagesKind
+    kind: _ImagesKind
     """`images` for any images, or a published data set, whose train part is used without labels."""
     path: str = "."
     """A folder or an archive in the data directory."""

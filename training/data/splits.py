@@ -31,28 +31,28 @@ class _Grouped(Protocol):
     def cluster(self) -> str | None: ...
 
 
-AnyItem = TypeVar("AnyItem")
-Item = TypeVar("Item", bound=_Grouped)
-SplitParts = Mapping[str, Sequence[Item]]
+_AnyItem = TypeVar("_AnyItem")
+_Item = TypeVar("_Item", bound=_Grouped)
+SplitParts = Mapping[str, Sequence[_Item]]
 
 
 @dataclass(frozen=True)
-class Group(Generic[Item]):
+class _Group(Generic[_Item]):
     label: Any
-    items: Sequence[Item]
+    items: Sequence[_Item]
 
 
-Cut = Callable[[Sequence[Item], Part], tuple[Sequence[Item], Sequence[Item]]]
+_Cut = Callable[[Sequence[_Item], Part], tuple[Sequence[_Item], Sequence[_Item]]]
 """(items, part) -> the rest and the part, without a common group."""
 
 
-def _cut_by_share(items: Sequence[Item], part: Part) -> tuple[Sequence[Item], Sequence[Item]]:
+def _cut_by_share(items: Sequence[_Item], part: Part) -> tuple[Sequence[_Item], Sequence[_Item]]:
     return split_off(items, _SHARES[part])
 
 
 def parts_of(
-    published: Mapping[str, Sequence[Item]], split: Split, cut: Cut[Item] = _cut_by_share
-) -> SplitParts[Item]:
+    published: Mapping[str, Sequence[_Item]], split: Split, cut: _Cut[_Item] = _cut_by_share
+) -> SplitParts[_Item]:
     """Train, calibration and test, and for one split validation; always the same parts.
 
     The calibration part is the published validation part, or a tenth of the training items; `paper`
@@ -79,7 +79,7 @@ def parts_of(
     return {"train": train, "validation": validation, "calibration": calibration, "test": test}
 
 
-def split_off(items: Sequence[Item], share: float) -> tuple[Sequence[Item], Sequence[Item]]:
+def split_off(items: Sequence[_Item], share: float) -> tuple[Sequence[_Item], Sequence[_Item]]:
     """Divides items in two, stratified by class, without a common group.
 
     A `share` of the items or groups is in the second part, which has at least one of each class
@@ -98,21 +98,21 @@ def split_off(items: Sequence[Item], share: float) -> tuple[Sequence[Item], Sequ
     return [i for group in first for i in group.items], [i for group in second for i in group.items]
 
 
-def _whole_groups(items: Sequence[Item]) -> list[Group[Item]]:
+def _whole_groups(items: Sequence[_Item]) -> list[_Group[_Item]]:
     """The groups of the items in order; an item without one is a group by itself."""
-    members: dict[object, list[Item]] = defaultdict(list)
+    members: dict[object, list[_Item]] = defaultdict(list)
     for index, item in enumerate(items):
         members[index if item.cluster is None else item.cluster].append(item)
     totals = Counter(item.label for item in items)
     return [
-        Group(min((item.label for item in group), key=totals.__getitem__), group)
+        _Group(min((item.label for item in group), key=totals.__getitem__), group)
         for group in members.values()
     ]
 
 
 def _with_every_class(
-    first: Sequence[Group[Item]], second: Sequence[Group[Item]]
-) -> tuple[Sequence[Group[Item]], Sequence[Group[Item]]]:
+    first: Sequence[_Group[_Item]], second: Sequence[_Group[_Item]]
+) -> tuple[Sequence[_Group[_Item]], Sequence[_Group[_Item]]]:
     """Moves to the second part the smallest group of each class that it lacks.
 
     A class with a single group stays in the first part.
@@ -127,13 +127,13 @@ def _with_every_class(
     return remaining, chosen
 
 
-def _labels(groups: Sequence[Group[Item]]) -> set[Any]:
+def _labels(groups: Sequence[_Group[_Item]]) -> set[Any]:
     return {item.label for group in groups for item in group.items}
 
 
 def stratified_split(
-    items: Sequence[AnyItem], labels: Sequence[Any], second: float
-) -> tuple[Sequence[AnyItem], Sequence[AnyItem]]:
+    items: Sequence[_AnyItem], labels: Sequence[Any], second: float
+) -> tuple[Sequence[_AnyItem], Sequence[_AnyItem]]:
     """Divides items, at least two of each class, by their labels; always the same parts.
 
     `second` is the size of the second part: a fraction of all items, or as an int a count.

@@ -16,8 +16,8 @@ from training.data.dataset import PHOTOGRAPHS, DataSet, DataSettings
 from training.data.images import ImageParts, LabelledImage, OnBad
 from training.data.splits import parts_of
 
-PublishedPart = Literal["train", "test"]
-_PUBLISHED_PARTS: tuple[PublishedPart, ...] = ("train", "test")
+_PublishedPart = Literal["train", "test"]
+_PUBLISHED_PARTS: tuple[_PublishedPart, ...] = ("train", "test")
 _TINY_IMAGES = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
 
 
@@ -28,11 +28,11 @@ class TorchvisionSet(DataSet):
     """
 
     @abstractmethod
-    def opened(self, folder: Path, part: PublishedPart) -> Any:
+    def opened(self, folder: Path, part: _PublishedPart) -> Any:
         """The data set as torchvision reads it; downloads a file that is missing or damaged."""
 
     @abstractmethod
-    def url(self, part: PublishedPart) -> str:
+    def url(self, part: _PublishedPart) -> str:
         """The address of a part's published file."""
 
     @abstractmethod
@@ -76,10 +76,10 @@ class Cifar10(TorchvisionSet):
     family = PHOTOGRAPHS
     reader = "CIFAR10"
 
-    def opened(self, folder: Path, part: PublishedPart) -> Any:
+    def opened(self, folder: Path, part: _PublishedPart) -> Any:
         return _torchvision(self.reader)(folder, train=part == "train", download=True)
 
-    def url(self, part: PublishedPart) -> str:
+    def url(self, part: _PublishedPart) -> str:
         return str(_torchvision(self.reader).url)
 
     def arrays(self, opened: Any) -> tuple[npt.NDArray[np.uint8], Sequence[int]]:
@@ -106,10 +106,10 @@ class Svhn(TorchvisionSet):
     )
     family = "house numbers"
 
-    def opened(self, folder: Path, part: PublishedPart) -> Any:
+    def opened(self, folder: Path, part: _PublishedPart) -> Any:
         return _torchvision("SVHN")(folder, split=part, download=True)
 
-    def url(self, part: PublishedPart) -> str:
+    def url(self, part: _PublishedPart) -> str:
         return str(_torchvision("SVHN").split_list[part][0])
 
     def arrays(self, opened: Any) -> tuple[npt.NDArray[np.uint8], Sequence[int]]:

@@ -24,8 +24,8 @@ from eulerlora.images.preprocess import content_seed
 from training.data.augmentation import CPU, seeded
 from training.data.images import OUTSIDE, LabelledImage, evenly_spaced
 
-Pixels = NDArray[np.uint8]
-DrawPicture = Callable[[Generator], Pixels]
+_Pixels = NDArray[np.uint8]
+_DrawPicture = Callable[[Generator], _Pixels]
 """Draws one picture, (height, width, 3)."""
 
 _HEIGHT, _WIDTH = 150, 200
@@ -49,7 +49,7 @@ TYPOLOGY_ANGLES = {
 
 
 def pictures(
-    name: str, kinds: Mapping[str, DrawPicture], count: int = IMAGES
+    name: str, kinds: Mapping[str, _DrawPicture], count: int = IMAGES
 ) -> list[LabelledImage]:
     """Pictures of the set `name` of several kinds in turn, drawn each time they are read."""
     turns = zip(range(count), cycle(kinds.items()), strict=False)
@@ -59,7 +59,7 @@ def pictures(
     ]
 
 
-def _picture(draw: DrawPicture, name: str, index: int) -> Tensor:
+def _picture(draw: _DrawPicture, name: str, index: int) -> Tensor:
     return _tensor_of(draw(np.random.default_rng([*name.encode(), index])))
 
 
@@ -72,7 +72,7 @@ def digits() -> list[LabelledImage]:
     ]
 
 
-def _text_page(random: Generator, dark: bool) -> Pixels:
+def _text_page(random: Generator, dark: bool) -> _Pixels:
     """A page filled with lines of random words, darker than the page if `dark`."""
     ink, page = random.integers(0, 90, 3), random.integers(190, 256, 3)
     if not dark:
@@ -86,7 +86,7 @@ def _text_page(random: Generator, dark: bool) -> Pixels:
     return np.asarray(image)
 
 
-def _tensor_of(pixels: Pixels) -> Tensor:
+def _tensor_of(pixels: _Pixels) -> Tensor:
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).contiguous()
 
 
@@ -101,30 +101,30 @@ def _digit(pixels: NDArray[np.float64]) -> Tensor:
     return _tensor_of(np.asarray(small.resize((_DIGIT_SIDE, _DIGIT_SIDE)).convert("RGB")))
 
 
-def _solid(colour: NDArray[np.int64]) -> Pixels:
+def _solid(colour: NDArray[np.int64]) -> _Pixels:
     return np.broadcast_to(colour.astype(np.uint8), (_HEIGHT, _WIDTH, 3))
 
 
-def _gaussian_noise(random: Generator) -> Pixels:
+def _gaussian_noise(random: Generator) -> _Pixels:
     noisy = random.normal(random.integers(60, 200, 3), 30, (_HEIGHT, _WIDTH, 3))
     return noisy.clip(0, 255).astype(np.uint8)
 
 
-def _gradient(random: Generator) -> Pixels:
+def _gradient(random: Generator) -> _Pixels:
     start, end = random.integers(0, 256, (2, 3))
     share = np.linspace(0, 1, _WIDTH)[None, :, None]
     return np.broadcast_to(start + (end - start) * share, (_HEIGHT, _WIDTH, 3)).astype(np.uint8)
 
 
-def _coarse(random: Generator) -> Pixels:
+def _coarse(random: Generator) -> _Pixels:
     return random.integers(0, 256, (*random.integers(3, 16, 2), 3), np.uint8)
 
 
-def _enlarged(pixels: Pixels, resampling: Image.Resampling) -> Pixels:
+def _enlarged(pixels: _Pixels, resampling: Image.Resampling) -> _Pixels:
     return np.asarray(Image.fromarray(pixels).resize((_WIDTH, _HEIGHT), resampling))
 
 
-PICTURES: Mapping[str, Mapping[str, DrawPicture]] = {
+PICTURES: Mapping[str, Mapping[str, _DrawPicture]] = {
     "noise": {
         "uniform": lambda random: random.integers(0, 256, (_HEIGHT, _WIDTH, 3), np.uint8),
         "grey": lambda random: random.integers(0, 256, (_HEIGHT, _WIDTH, 1), np.uint8).repeat(3, 2),
@@ -158,7 +158,7 @@ def plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:
     return [*corners, *pictures("plain-skin", kinds, IMAGES - len(corners))]
 
 
-def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixels:
+def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> _Pixels:
     """Skin of one tone with low-frequency shading and fine texture.
 
     The individual typology angle, atan((L* - 50) / b*), is drawn between two angles in degrees.

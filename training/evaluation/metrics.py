@@ -65,7 +65,7 @@ def classification_metrics(
     others = _label_metrics(of_mean_logits, labels, weights)
     return {
         **metrics,
-        "macro_f1": macro_f1(probabilities, labels, weights),
+        "macro_f1": _macro_f1(probabilities, labels, weights),
         "macro_auroc": macro_auroc(probabilities, labels, weights),
         **{f"{name}{MEAN_LOGITS}": others[name] for name in metrics},
     }
@@ -89,7 +89,7 @@ def weighted_mean(values: Floats | Bools, weights: Weights) -> Floats:
     return ratio(weights @ values, weights.sum(axis=1))
 
 
-def macro_f1(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
+def _macro_f1(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
     """The mean F1 over all classes; a class without images or predictions counts as 0."""
     identity = np.eye(probabilities.shape[1])
     true, predicted = identity[labels], identity[probabilities.argmax(axis=1)]

@@ -44,10 +44,10 @@ def _drawn(_test: Sequence[LabelledImage], name: str) -> Sequence[LabelledImage]
     return pictures(name, PICTURES[name])
 
 
-MakeImages = Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
+_MakeImages = Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
 """Makes the images of a generated set from the test part of the data set."""
 
-GENERATED: Mapping[str, tuple[OodGroup, MakeImages]] = {
+GENERATED: Mapping[str, tuple[OodGroup, _MakeImages]] = {
     **{name: ("far", partial(_drawn, name=name)) for name in PICTURES},
     "digits-8x8": ("far", lambda _: digits()),
     "plain-skin": ("far", plain_skin),
@@ -55,11 +55,11 @@ GENERATED: Mapping[str, tuple[OodGroup, MakeImages]] = {
 }
 """Group and images of the sets without files; the shifted ones show lesions of the test part."""
 
-OodSource = str | Path
+_OodSource = str | Path
 """The name of a generated set, or an absolute path."""
 
 
-def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
+def ood_sources(arguments: Sequence[str]) -> dict[_OodSource, OodGroup]:
     """The group of every set by its source, in the order of the arguments of `--ood`.
 
     An argument is `[GROUP:]SET`; a set is the name of a generated one, `generated` for all of them,
@@ -69,7 +69,7 @@ def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
         SettingsError: For an unknown group or a set in two groups.
         DataError: For an unknown set.
     """
-    chosen: dict[OodSource, OodGroup] = {}
+    chosen: dict[_OodSource, OodGroup] = {}
     for argument in arguments:
         for source, group in _sources(argument).items():
             if chosen.setdefault(source, group) != group:
@@ -80,7 +80,7 @@ def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
 
 
 def read_ood_sets(
-    sources: Mapping[OodSource, OodGroup], test: Sequence[LabelledImage], skip_bad: bool = False
+    sources: Mapping[_OodSource, OodGroup], test: Sequence[LabelledImage], skip_bad: bool = False
 ) -> list[OodSet]:
     """The sets with distinct names; some generated ones are made from the test part.
 
@@ -112,7 +112,7 @@ def recipe_ood_sets(
     return sets
 
 
-def _sources(argument: str) -> dict[OodSource, OodGroup]:
+def _sources(argument: str) -> dict[_OodSource, OodGroup]:
     group, name = _parsed(argument)
     made = {generated: of for generated, (of, _) in GENERATED.items()}
     if name == _ALL_GENERATED:

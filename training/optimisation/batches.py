@@ -13,7 +13,7 @@ from training.data.augmentation import Transform
 from training.data.images import LabelledImage, load
 from training.recipe.schema import OptimisationSettings
 
-AnySettings = TypeVar("AnySettings", bound=OptimisationSettings)
+_AnySettings = TypeVar("_AnySettings", bound=OptimisationSettings)
 
 IGNORED = -100
 """Label of padding; the losses give it no weight."""
@@ -51,7 +51,7 @@ class RunLength:
         epochs = min(40, max(10, -(-300 // steps_per_epoch)))
         return cls(images, size, epochs)
 
-    def settled(self, settings: AnySettings) -> AnySettings:
+    def settled(self, settings: _AnySettings) -> _AnySettings:
         return settings.model_copy(update={"epochs": self.epochs, "batch_size": self.batch_size})
 
     @property

@@ -244,8 +244,6 @@ class Run:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run."""
-
     steps: int
     precision: Precision  # of the forward pass
     seconds: float

@@ -20,12 +20,12 @@ from eulerlora_contract.sampling import AUTO, Auto, Precision
 from training.optimisation.batches import RunLength
 from training.recipe.schema import OptimisationSettings
 
-StepDraw = TypeVar("StepDraw")
+_StepDraw = TypeVar("_StepDraw")
 """The random input of a step."""
-BlockInputs = TypeVarTuple("BlockInputs")
+_BlockInputs = TypeVarTuple("_BlockInputs")
 
 
-class Objective(ABC, Generic[StepDraw]):
+class Objective(ABC, Generic[_StepDraw]):
     """The loss of a network whose trainable parameters a run optimises.
 
     A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
@@ -37,12 +37,12 @@ class Objective(ABC, Generic[StepDraw]):
         self.network, self.rows_per_image = network, rows_per_image
 
     @abstractmethod
-    def draw(self, seed: int, step: int, process: int) -> StepDraw:
+    def draw(self, seed: int, step: int, process: int) -> _StepDraw:
         """The random input of a step; it is the same for all micro-batches."""
 
     @abstractmethod
     def loss(
-        self, network: Callable[..., Any], images: Tensor, labels: Tensor, draw: StepDraw
+        self, network: Callable[..., Any], images: Tensor, labels: Tensor, draw: _StepDraw
     ) -> Tensor:
         """The summed, weighted loss of a part of a batch: a scalar.
 
@@ -88,14 +88,14 @@ class Objective(ABC, Generic[StepDraw]):
         return {}
 
 
-def recomputed(block: Callable[[*BlockInputs], Tensor]) -> Callable[[*BlockInputs], Tensor]:
+def recomputed(block: Callable[[*_BlockInputs], Tensor]) -> Callable[[*_BlockInputs], Tensor]:
     """A function with the same value and gradient that stores only its inputs.
 
     The backward pass computes the block again (activation checkpointing). The block must not draw
     random numbers, because the generator's state is not restored.
     """
 
-    def checkpointed(*inputs: *BlockInputs) -> Tensor:
+    def checkpointed(*inputs: *_BlockInputs) -> Tensor:
         output: Tensor = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
         return output
 

@@ -42,8 +42,6 @@ class ArchiveTable(Settings):
 
 
 class ArchiveLabels(Settings):
-    """The labels of an archive."""
-
     title: NonEmptyText
     """Name of the archive in reports."""
     labels: Annotated[Mapping[NonEmptyText, NonEmptyText], Field(min_length=1)]

@@ -22,8 +22,8 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import toml_tables, validated
 from training.recipe.schema import Recipe
 
-AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
-Tables = dict[str, Any]
+_AnyRecipe = TypeVar("_AnyRecipe", bound=Recipe)
+_Tables = dict[str, Any]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 _VARIANTS = "variants"
@@ -53,8 +53,8 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(
-    path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = (), variant: str | None = None
-) -> AnyRecipe:
+    path: Path, kind: type[_AnyRecipe], overrides: Sequence[str] = (), variant: str | None = None
+) -> _AnyRecipe:
     """The recipe in a TOML file, or its `variant`, with overrides such as `training.epochs=2`.
 
     The key `base` names another file, relative to this one, or a packaged recipe, whose keys this
@@ -64,7 +64,7 @@ def read_recipe(
         SettingsError: With key and file, or the overrides if these are at fault, for an unreadable
             file, an unknown variant or key, or a value out of range.
     """
-    tables: Tables = {}
+    tables: _Tables = {}
     for layer in read_layers(path, variant):
         tables = _merged(tables, layer.tables)
     for key in ("file", "variant", "overrides"):
@@ -87,7 +87,7 @@ class Layer:
     """Tables of a recipe and the name of the file, or variant, that states them."""
 
     source: str
-    tables: Tables
+    tables: _Tables
 
 
 def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
@@ -96,7 +96,7 @@ def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
     Errors as in `read_recipe`.
     """
     files = _file_layers(path)
-    variants: Tables = {}
+    variants: _Tables = {}
     for layer in files:
         variants = _merged(variants, layer.tables.get(_VARIANTS, {}))
     layers = [
@@ -141,7 +141,7 @@ def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
     return [*_file_layers(base_path, (*derived, path)), Layer(path.name, tables)]
 
 
-def read_toml(path: Path) -> Tables:
+def read_toml(path: Path) -> _Tables:
     """The tables of a TOML file.
 
     Raises:
@@ -159,7 +159,7 @@ def read_toml(path: Path) -> Tables:
         raise SettingsError(f"{path}: {error}") from error
 
 
-def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
+def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> _Tables:
     merged = dict(tables)
     for key, value in over.items():
         present = merged.get(key)
@@ -170,7 +170,7 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
     return merged
 
 
-def _with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
+def _with_overrides(tables: _Tables, overrides: Sequence[str]) -> _Tables:
     tables = deepcopy(tables)
     for override in overrides:
         *parents, last = _override_key(override)
@@ -266,13 +266,13 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return models
 
 
-KeyPath = tuple[str, ...]
+_KeyPath = tuple[str, ...]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def recipe_with_sources(
-    path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = (), variant: str | None = None
+    path: Path, kind: type[_AnyRecipe], overrides: Sequence[str] = (), variant: str | None = None
 ) -> list[str]:
     """The lines of a recipe with all its keys, which are a recipe themselves.
 
@@ -294,7 +294,7 @@ def recipe_with_sources(
     return lines
 
 
-def leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+def leaves(tables: Mapping[str, Any], parents: _KeyPath = ()) -> Iterator[tuple[_KeyPath, Any]]:
     """Yields the values of nested tables, and empty tables, with their keys."""
     for name, value in tables.items():
         if isinstance(value, Mapping) and value:
@@ -303,7 +303,7 @@ def leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[K
             yield (*parents, name), value
 
 
-def _assignment(key: KeyPath, value: Any) -> str:
+def _assignment(key: _KeyPath, value: Any) -> str:
     """`key = value`; a comment if the value is None, which TOML cannot state."""
     name = ".".join(
         part if _BARE_KEY.fullmatch(part) else tomlkit.item(part).as_string() for part in key
@@ -329,13 +329,13 @@ def _inline(values: Sequence[Any]) -> str:
     return f"[{', '.join(items)}]"
 
 
-def _source(key: KeyPath, layers: Sequence[Layer], given: Sequence[KeyPath]) -> str:
+def _source(key: _KeyPath, layers: Sequence[Layer], given: Sequence[_KeyPath]) -> str:
     if any(key[: len(path)] == path or path[: len(key)] == key for path in given):
         return "command line"
     return next((layer.source for layer in reversed(layers) if _sets(layer.tables, key)), "default")
 
 
-def _sets(tables: Any, key: KeyPath) -> bool:
+def _sets(tables: Any, key: _KeyPath) -> bool:
     """True if the tables contain the key, or a value instead of one of its tables."""
     for part in key:
         if not isinstance(tables, Mapping):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from eulerlora.checkpoint.config import MODEL_NAME
 from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod, method_type
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import ColourConstancy
@@ -74,8 +75,6 @@ class OptimisationSettings(Settings):
 
 
 class AdapterTraining(OptimisationSettings):
-    """Training of adapters."""
-
     epochs: Annotated[int, Field(ge=0)] | Auto = AUTO
     """Passes over the training images; `auto` makes at least 10, and as many as 300 steps need, at
     most 40. 0 trains nothing; the checkpoint is then that of the initial heads.
@@ -197,7 +196,7 @@ class BackboneSource(Settings):
 class Recipe(Settings):
     """Keys that all recipes share."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+    name: Annotated[str, Field(pattern=MODEL_NAME)]
     """Of the checkpoint, as in the answers of the service."""
     file: str | None = None
     """Of the recipe; set by `read_recipe`, as are variant and overrides."""

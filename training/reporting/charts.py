@@ -171,7 +171,7 @@ def _picture_charts(
         if len(indices):
             shown = indices[:_PICTURES]
             title = f"{len(shown)} of {len(indices):,} {kind}, {mode.title}"
-            figure = picture_grid(test, predictions, shown, classes, f"{title}\n{subtitle}")
+            figure = _picture_grid(test, predictions, shown, classes, f"{title}\n{subtitle}")
             yield ChartFile(name, title, figure)
 
 
@@ -443,7 +443,7 @@ def learning_curves(training: Sequence[Mapping[str, Any]], title: str) -> Figure
     return figure
 
 
-def picture_grid(
+def _picture_grid(
     images: EvaluatedSet,
     predictions: Summary,
     indices: Ints,

@@ -25,7 +25,7 @@ from training.recipe.file import RECIPES
 from training.reporting.report import result_sections, summary_sections
 from training.reporting.tables import enumeration
 
-Section = tuple[str, str]
+_Section = tuple[str, str]
 """A title and Markdown."""
 
 _WEAKNESS = (
@@ -116,7 +116,7 @@ def model_card(
     Comparison and performance are as in `write_model_card`; the performance is the first section.
     """
     texts = DATA_SETS[config.provenance["recipe"]["data"]["kind"]]
-    sections: list[Section] = [
+    sections: list[_Section] = [
         *([("Known weakness", f"{_WEAKNESS}\n\n{performance.strip()}")] if performance else []),
         *site_sections(config),
         ("Intended use", texts.intended),
@@ -188,7 +188,7 @@ def _hub_results(config: CheckpointConfig, report: Report) -> dict[str, Any]:
     }
 
 
-def site_sections(config: CheckpointConfig) -> list[Section]:
+def site_sections(config: CheckpointConfig) -> list[_Section]:
     """The section on local pictures, or an empty list if nothing was fitted on such."""
     site = config.provenance.get("site")
     return [] if site is None else [("Site calibration", _site_calibration(site))]
@@ -220,7 +220,7 @@ def _views(config: CheckpointConfig) -> str:
     )
 
 
-def _results(report: Report) -> Iterator[Section]:
+def _results(report: Report) -> Iterator[_Section]:
     yield "Results", "\n\n".join(summary_sections(report))
     titles = " and ".join(mode.title for mode in report.modes)
     yield (
@@ -261,7 +261,7 @@ def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
     """Yields the pretraining data of a backbone that torchvision did not publish."""
     if config.backbone.published is not None:
         return
-    origin = pretraining(config)
+    origin = _pretraining(config)
     if origin is None:
         yield "The pretraining data of the backbone is not known."
         return
@@ -359,7 +359,7 @@ def _training_steps(config: CheckpointConfig) -> tuple[list[str], str]:
     lines = [f"git checkout {config.provenance['commit']}"]
     extra_arguments: list[str] = []
     placeholders = "DIR is a folder with the data that the recipe names"
-    origin = pretraining(config)
+    origin = _pretraining(config)
     if origin is not None:
         pretrain = _command("pretrain", origin["recipe"], "backbone/", origin["seed"], ())
         lines = [f"git checkout {origin['commit']}", pretrain]
@@ -406,7 +406,7 @@ def _site_calibration(site: Mapping[str, Any]) -> str:
     )
 
 
-def pretraining(config: CheckpointConfig) -> Provenance | None:
+def _pretraining(config: CheckpointConfig) -> Provenance | None:
     """The backbone's provenance from `eulerlora pretrain`, or None for other backbones."""
     origin = config.backbone.provenance
     return origin if "stages" in origin else None
@@ -436,7 +436,7 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     if imported is not None:
         yield f"Backbone: {_imported(imported)}, {kept}."
         return
-    origin = pretraining(config)
+    origin = _pretraining(config)
     if origin is None:
         published = config.backbone.provenance.get("fine_tuned_from")
         start = "a file without a record of its training"

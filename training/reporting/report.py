@@ -109,7 +109,7 @@ def write_report(
             sections.append(f"![{chart.alt_text}]({chart.name})")
         _write(partial / PREDICTIONS, predictions_csv(evaluation))
         sections += ["## Predictions", _PREDICTIONS_NOTE]
-        sections += ["## Checklist for a paper", checklist(report)]
+        sections += ["## Checklist for a paper", _checklist(report)]
         _write(partial / "report.md", ("\n\n".join(sections) + "\n").encode())
         _write(partial / JSON, report_json(report))
 
@@ -222,7 +222,7 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
         yield "Out-of-distribution images", "\n\n".join(text)
 
 
-def checklist(report: Report) -> str:
+def _checklist(report: Report) -> str:
     """What a paper with these results states: what the report knows, then what people know."""
     samples = enumeration(
         [
