@@ -246,8 +246,9 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
     if labelled:
         ticks = range(len(classes))
         images = counts.sum(axis=1)
-        slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-        axes.set_xticks(ticks, classes, parse_math=False, **slanted)
+        axes.set_xticks(ticks, classes, parse_math=False)
+        for text in axes.get_xticklabels():
+            text.set(rotation=45, ha="right", rotation_mode="anchor")
         rows = [f"{n} ({k:,})" for n, k in zip(classes, images, strict=True)]
         axes.set_yticks(ticks, rows, parse_math=False)
         for (row, column), count in np.ndenumerate(counts):
