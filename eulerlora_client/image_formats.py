@@ -298,12 +298,13 @@ class JpegSegment:
     scan_end: int
 
 
-def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
+def jpeg_segments(data: bytes, to_first_scan: bool = False) -> Iterator[JpegSegment]:
     """Yields the segments of a JPEG up to the end of its image, which is the last one.
 
     Bytes between segments that belong to none are skipped, as by all decoders. Also ends where the
-    file ends within the pixels of a scan. Raises ValueError for a file without a marker where one
-    is required.
+    file ends within the pixels of a scan. With `to_first_scan`, ends with the first start of a
+    scan, without searching its pixels for their end. Raises ValueError for a file without a marker
+    where one is required.
     """
     position, gap_bytes = len(JPEG_START), _MAX_GAP_BYTES
     while True:
@@ -317,6 +318,9 @@ def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
             end += max(2, int.from_bytes(data[start : start + 2], "big"))
         scan_end = end
         if marker == START_OF_SCAN:
+            if to_first_scan:
+                yield JpegSegment(marker, start, end, end)
+                return
             after = _MARKER_AFTER_SCAN.search(data, end)
             scan_end = len(data) if after is None else after.start()
         yield JpegSegment(marker, start, end, scan_end)
@@ -335,15 +339,13 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
     frame_marker = has_jfif = 0
     adobe, scans, first_scan, end = None, 0, 0, None
     try:
-        for count, segment in enumerate(jpeg_segments(data)):
+        for count, segment in enumerate(jpeg_segments(data, to_first_scan)):
             marker = segment.marker
             if count == _MAX_SEGMENTS:
                 raise ImageError(f"expected at most {_MAX_SEGMENTS:,} segments in a JPEG")
             if marker == START_OF_SCAN:
                 scans += 1
                 first_scan = first_scan or segment.start - 2
-                if to_first_scan:
-                    break
                 if scans > MAX_SCANS:
                     raise ImageError(f"expected at most {MAX_SCANS} scans in a JPEG")
             elif marker == END_OF_IMAGE:

@@ -37,6 +37,8 @@ FILES_PART = "files"
 MULTIPART = "multipart/form-data"
 MAX_PARTS = 8
 _MAX_FIELD_BYTES = 1024
+_MAX_HEADER_PARAMETERS = 16
+_MAX_QUERY_PARAMETERS = 50
 _USUAL_NAMES = {
     "image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png",
     "binary/octet-stream": "application/octet-stream",
@@ -57,6 +59,8 @@ class StrictQueryRoute(APIRoute):
         query_type: type[BaseModel] = get_args(annotation)[0]
 
         async def handle(request: Request) -> Response:
+            if request.scope["query_string"].count(b"&") >= _MAX_QUERY_PARAMETERS:
+                raise InvalidParameter(f"expected at most {_MAX_QUERY_PARAMETERS} parameters")
             sent = request.query_params.multi_items()
             counts = Counter(name for name, _ in sent)
             for name in query_type.model_fields:
@@ -181,7 +185,9 @@ class _FormParser(MultiPartParser):
     spool_max_size = 0  # no files on disk: the file system may be read-only
 
     def __init__(self, request: Request, field: str, max_parts: int, too_many: Problem) -> None:
-        _, parameters = parse_options_header(request.headers["Content-Type"])
+        content_type = request.headers["Content-Type"]
+        _check_parameters(content_type)
+        _, parameters = parse_options_header(content_type)
         boundary = parameters.get(b"boundary", b"").decode("latin-1")
         # Without a charset: Python remembers the name of every one that it does not know.
         headers = Headers({"Content-Type": f'{MULTIPART}; boundary="{boundary}"'})
@@ -196,6 +202,7 @@ class _FormParser(MultiPartParser):
         if len(self.items) == self._max_parts:
             raise self._too_many
         part = self._current_part
+        _check_parameters((part.content_disposition or b"").decode("latin-1"))
         part.content_disposition = _with_filename(part.content_disposition)
         super().on_headers_finished()
         if part.field_name == self._field and part.file is None:
@@ -210,6 +217,15 @@ class _FormParser(MultiPartParser):
             yield chunk
         if not self._ended:
             raise MalformedBody("expected a closing boundary at the end of the multipart body")
+
+
+def _check_parameters(header: str) -> None:
+    """Raises MalformedBody for a header whose parameters may take long to parse.
+
+    The parsers search the whole header again for each semicolon in a quotation.
+    """
+    if header.count(";") > _MAX_HEADER_PARAMETERS:
+        raise MalformedBody(f"expected at most {_MAX_HEADER_PARAMETERS} parameters in a header")
 
 
 def _with_filename(disposition: bytes | None) -> bytes | None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from eulerlora_client import image_formats
 from eulerlora_client.image_formats import (
     MAX_SCANS,
     ImageLimits,
@@ -48,6 +49,11 @@ def test_the_header_states_format_and_size(photo, file_format) -> None:
 
 def test_a_progressive_jpeg_is_known_by_its_header(photo) -> None:
     assert read_header(encoded(photo, "JPEG", progressive=True), LIMITS).is_progressive
+
+
+def test_the_header_is_read_without_a_search_of_the_pixels(photo, monkeypatch) -> None:
+    monkeypatch.setattr(image_formats, "_MARKER_AFTER_SCAN", None)
+    assert read_header(encoded(photo, "JPEG"), LIMITS).size == photo.size
 
 
 def test_a_jpeg_of_hundreds_of_scans_is_refused_before_it_is_decoded(photo, monkeypatch) -> None:

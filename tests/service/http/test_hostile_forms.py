@@ -87,6 +87,15 @@ def test_a_hostile_content_type_takes_bounded_work(parameters) -> None:
     assert calls_of(body, "multipart/form-data" + parameters) < MAX_CALLS
 
 
+def test_a_header_of_many_parameters_is_refused_even_in_a_quotation() -> None:
+    body = multipart((FILE_HEADERS, CONTENT))
+    with pytest.raises(MalformedBody):
+        read(body, f'{MULTIPART}; a="{";" * 100}"')
+    with pytest.raises(MalformedBody):
+        read(multipart((FILE_HEADERS.replace(b"a.png", b";" * 100), CONTENT)), MULTIPART)
+    read(multipart((FILE_HEADERS.replace(b"a.png", b"a;b.png"), CONTENT)), MULTIPART)
+
+
 def test_an_incomplete_file_is_closed() -> None:
     body = multipart((FILE_HEADERS, CONTENT))
     with warnings.catch_warnings():

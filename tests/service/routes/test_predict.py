@@ -153,6 +153,11 @@ def test_a_parameter_with_an_unprintable_name_is_refused_without_it(client, refu
         assert detail == "a parameter with an unprintable name: unknown parameter"
 
 
+def test_a_query_of_many_parameters_is_refused_before_any_is_checked(post_image, refused) -> None:
+    many = {f"unknown{number}": "1" for number in range(100)}
+    assert "unknown" not in refused(post_image(b"", **many), 422, "invalid_parameter")
+
+
 @pytest.mark.parametrize("name", ["xyzzy", ""])
 def test_an_unknown_model_is_a_404_without_echo(post_image, refused, png, name) -> None:
     response = post_image(png, model=name)
