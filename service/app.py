@@ -139,7 +139,7 @@ def create_app(
     keyed = partial(app.include_router, dependencies=API_KEY if keys is not None else ())
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, policy, formats))
-    keyed(decision_routes(lifecycle.audit, policy, metrics))
+    keyed(decision_routes(lifecycle.audit, policy, metrics, settings.deadline_s))
     keyed(policy_routes(policy))
     keyed(report_routes(policy, settings))
     keyed(model_routes(models, settings, shift))

@@ -1,5 +1,6 @@
 """Fair shares of decoders, inference, queue capacity and upload memory, and quotas of clients."""
 
+import asyncio
 import ipaddress
 import time
 from bisect import insort
@@ -7,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from eulerlora_contract.problems import QuotaExceeded
 
@@ -30,6 +32,20 @@ def client_of(scope: Mapping[str, Any]) -> str:
         return f"key:{name}"
     peer = scope.get("client")
     return "address:" if peer is None else f"address:{address_network(peer[0])}"
+
+
+class ClientTurns:
+    """A lock for each client, whose requests then wait for one another and not for those of others.
+
+    A lock exists while somebody has or awaits it.
+    """
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, scope: Mapping[str, Any]) -> asyncio.Lock:
+        """The lock of a request's client (`client_of`)."""
+        return self._locks.setdefault(client_of(scope), asyncio.Lock())
 
 
 @lru_cache(maxsize=1024)

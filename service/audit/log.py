@@ -151,7 +151,6 @@ class AuditLog:
         self._path = path
         self._secret = secret
         self._retention_months = retention_months
-        self._search = asyncio.Lock()
         self._file = self._open_file(ChainEnd())
         self._queue: SimpleQueue[_PendingEntry | None] = SimpleQueue()
         self._is_writable = True
@@ -189,19 +188,18 @@ class AuditLog:
     ) -> AnsweredImage:
         """Returns the last answer of `/triage` to a client with this request id, of this image.
 
-        Reads the log from its end, in a thread, for one request at a time.
+        Reads the log from its end, in a thread.
 
         Raises:
             UnknownRequest: If there is none.
             InvalidParameter: If it has several images and no index is given.
             AuditUnavailable: If the log cannot be read.
         """
-        async with self._search:
-            try:
-                return await asyncio.to_thread(self._answered, request_id, index, client)
-            except OSError as error:
-                logger.error("cannot read the audit log: %s", error)
-                raise AuditUnavailable("the answer cannot be looked up") from error
+        try:
+            return await asyncio.to_thread(self._answered, request_id, index, client)
+        except OSError as error:
+            logger.error("cannot read the audit log: %s", error)
+            raise AuditUnavailable("the answer cannot be looked up") from error
 
     def _answered(self, request_id: str, index: int | None, client: str | None) -> AnsweredImage:
         item = None if index is None else item_id(request_id, index)

@@ -1,6 +1,8 @@
 """`POST /decisions`: what a person decided about an answer of `/triage`."""
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -10,6 +12,7 @@ from eulerlora_contract.answers import UNDO, RecordedDecision
 from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.problems import (
     AuditUnavailable,
+    DeadlinePassed,
     InvalidParameter,
     MalformedBody,
     NoAuditLog,
@@ -21,7 +24,8 @@ from eulerlora_contract.queries import DecisionRequest, NoQuery
 from service.audit.file import DECISION
 from service.audit.log import AuditLog
 from service.decoding.decode import without_parameters
-from service.http.requests import StrictQueryRoute, query_errors
+from service.fair_sharing import ClientTurns
+from service.http.requests import StrictQueryRoute, query_errors, while_connected
 from service.http.responses import JSON, json_response
 from service.routes.openapi import KEYED_PROBLEMS, TRIAGE, documented
 from service.telemetry.metrics import Metrics
@@ -29,8 +33,8 @@ from service.telemetry.metrics import Metrics
 DECISIONS_PATH = "/decisions"
 MAX_DECISION_BYTES = 16 * 1024
 _PROBLEMS = (
-    *KEYED_PROBLEMS, AuditUnavailable, InvalidParameter, MalformedBody, NoAuditLog, UnknownRequest,
-    UnsupportedMedia, UploadTooSlow,
+    *KEYED_PROBLEMS, AuditUnavailable, DeadlinePassed, InvalidParameter, MalformedBody, NoAuditLog,
+    UnknownRequest, UnsupportedMedia, UploadTooSlow,
 )  # fmt: skip
 _EXAMPLES = {
     "accept": {"decision": "urgent"},
@@ -55,17 +59,22 @@ _BODY = {
 _EXAMPLE = DecisionRequest(request_id=_REQUEST_ID, decision="urgent")
 
 
-def decision_routes(audit: AuditLog | None, policy: Policy, metrics: Metrics) -> APIRouter:
-    """The route that records decisions in the audit log.
+def decision_routes(
+    audit: AuditLog | None, policy: Policy, metrics: Metrics, deadline_s: float
+) -> APIRouter:
+    """The route that records decisions in the audit log, one after another.
 
     A decision that changes nothing is neither recorded nor counted, so that it may be repeated.
+    Clients take turns, and a client that disconnects while it waits gives up its own.
 
     Args:
         audit: None refuses every request.
         policy: Has the critical classes of the metrics.
         metrics: Counts decisions and diagnoses.
+        deadline_s: In which the turn of a request must come.
     """
     critical = policy.target.critical.classes
+    turns, deciding = ClientTurns(), asyncio.Lock()
     router = APIRouter(route_class=StrictQueryRoute, tags=[TRIAGE])
 
     @router.post(
@@ -87,13 +96,20 @@ def decision_routes(audit: AuditLog | None, policy: Policy, metrics: Metrics) ->
             raise NoAuditLog("expected a service that runs with --audit")
         asked = await _body_of(request)
         client = getattr(request.state, "key_name", None)
-        found = await audit.answered(asked.request_id, asked.index, client)
-        _check_reason(asked, found.decided)
-        fields = asked.model_dump(include={"request_id", "decision", "reason", "diagnosis"})
-        decided = found.decided.after(fields)
-        if decided != found.decided:
-            await audit.record(_record(found.answer, fields))
-            metrics.count_decision(found.answer["model"], asked, decided, critical)
+        async with AsyncExitStack() as turn:
+            try:
+                async with while_connected(request), asyncio.timeout(deadline_s):
+                    await turn.enter_async_context(turns.of(request.scope))
+                    await turn.enter_async_context(deciding)
+            except TimeoutError as error:
+                raise DeadlinePassed("other decisions took until the deadline") from error
+            found = await audit.answered(asked.request_id, asked.index, client)
+            _check_reason(asked, found.decided)
+            fields = asked.model_dump(include={"request_id", "decision", "reason", "diagnosis"})
+            decided = found.decided.after(fields)
+            if decided != found.decided:
+                await audit.record(_record(found.answer, fields))
+                metrics.count_decision(found.answer["model"], asked, decided, critical)
         return json_response(decided, headers={"Cache-Control": "no-store"})
 
     return router

@@ -18,6 +18,8 @@ from eulerlora_contract.answers import (
 )
 from eulerlora_contract.problems import NotReady, UnknownModel
 from eulerlora_contract.sampling import MAX_SAMPLES
+from service.fair_sharing import ClientTurns
+from service.http.requests import while_connected
 from service.http.responses import json_response
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
@@ -168,11 +170,11 @@ def probe_routes(lifecycle: Lifecycle) -> APIRouter:
 def metrics_routes(metrics: Metrics) -> APIRouter:
     """The route that Prometheus scrapes.
 
-    Scrapes are answered one after another, at intervals of SCRAPE_INTERVAL_S: the route needs no
-    key, and many scrapers must not take the event loop's time from predictions.
+    Those of an address are answered one after another, at intervals of SCRAPE_INTERVAL_S: the route
+    needs no key, and many scrapes must not take the event loop's time from predictions.
     """
     router = APIRouter(tags=[OPERATIONS])
-    turn = asyncio.Lock()
+    turns = ClientTurns()
 
     @router.get(
         "/metrics",
@@ -181,7 +183,7 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
     )
     async def scrape(request: Request) -> Response:
         """Returns all metrics in the text format of Prometheus, or as OpenMetrics on request."""
-        async with turn:
+        async with while_connected(request), turns.of(request.scope):
             await asyncio.sleep(SCRAPE_INTERVAL_S)
         exposition = metrics.exposition(request.headers.get("Accept", ""))
         return Response(exposition.content, headers={"Content-Type": exposition.content_type})

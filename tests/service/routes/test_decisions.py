@@ -1,6 +1,8 @@
 """POST /decisions: a person's word, in the audit log."""
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,6 +57,22 @@ def decisions(path: Path) -> list[dict[str, Any]]:
 
 def test_a_decision_is_a_disposition_or_undo() -> None:
     assert set(get_args(Decided)) == {*Disposition, UNDO}
+
+
+def test_equal_decisions_that_arrive_together_are_recorded_once(
+    client, path: Path, png, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disposition, record = triaged(client, png), AuditLog.record
+
+    async def slow(log: AuditLog, entry: Any) -> None:
+        await asyncio.sleep(0.2)  # so that the other requests come while this one is recorded
+        await record(log, entry)
+
+    monkeypatch.setattr(AuditLog, "record", slow)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: decide(client, decision=disposition), range(4)))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert len(decisions(path)) == 1
 
 
 def test_the_last_decision_counts_and_every_one_is_recorded(client, path: Path, png) -> None:

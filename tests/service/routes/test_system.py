@@ -9,6 +9,7 @@ import torch
 from fastapi import FastAPI
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
+from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import Checkpoint
@@ -17,7 +18,7 @@ from eulerlora_contract.answers import Threshold
 from service.http.responses import add_problem_handlers
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
-from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
+from service.routes.system import SCRAPE_INTERVAL_S, metrics_routes, probe_routes
 from service.settings import ImageSettings, ServiceSettings
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware
@@ -176,7 +177,10 @@ def test_metrics_have_the_accepted_format(accept, content_type) -> None:
     assert {"eulerlora_ready", "eulerlora_entropy_nats", "process_open_fds"} <= names
 
 
-def test_scrapes_are_answered_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("addresses", [1, 3])
+def test_scrapes_of_an_address_are_answered_one_after_another(
+    monkeypatch: pytest.MonkeyPatch, addresses: int
+) -> None:
     waiting = most = 0
     sleep = asyncio.sleep
 
@@ -192,14 +196,39 @@ def test_scrapes_are_answered_one_after_another(monkeypatch: pytest.MonkeyPatch)
     metrics = Metrics(lambda: GAUGES)
     app = observed_app(metrics)
 
-    async def scrape_all() -> list[int]:
-        transport = httpx.ASGITransport(app)
+    async def scrape(number: int) -> int:
+        transport = httpx.ASGITransport(app, client=(f"10.0.0.{number % addresses}", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as scraper:
-            scrapes = [scraper.get("/metrics") for _ in range(6)]
-            return [response.status_code for response in await asyncio.gather(*scrapes)]
+            return (await scraper.get("/metrics")).status_code
+
+    async def scrape_all() -> list[int]:
+        return await asyncio.gather(*(scrape(number) for number in range(6)))
 
     assert asyncio.run(scrape_all()) == [200] * 6
-    assert (waiting, most) == (0, 1)
+    assert (waiting, most) == (0, addresses)
+
+
+def test_a_scrape_of_a_client_that_is_gone_keeps_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.routes.system.SCRAPE_INTERVAL_S", 1e6)
+    app = FastAPI()
+    app.include_router(metrics_routes(Metrics(lambda: GAUGES)))
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/metrics",
+        "query_string": b"",
+        "headers": [],
+        "client": ("10.0.0.1", 1),
+    }
+    messages = [{"type": "http.disconnect"}, {"type": "http.request"}]
+
+    async def receive() -> dict[str, str]:
+        return messages.pop()
+
+    async def send(_: object) -> None: ...
+
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(app(scope, receive, send))
 
 
 CARD_TEXT = "# tiny\n\nTrained on nothing: Größe 0.\n"
