@@ -65,7 +65,10 @@ def image_bytes(image: ImageFile, strip_metadata: bool = False) -> bytes:
     content: object = image
     try:
         if isinstance(image, str | os.PathLike):
-            content = Path(image).read_bytes()
+            path = Path(image)
+            if path.exists() and not path.is_file():
+                raise UnreadableFile("it is not a regular file")  # a pipe would wait for its writer
+            content = path.read_bytes()
         elif hasattr(image, "read"):
             content = image.read()
     except OSError as error:

@@ -78,16 +78,21 @@ def check_command(file: Path, images: tuple[Path, ...]) -> None:
 
 def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     """Yields the number of images that the quality limits reject, in total and by reason."""
-    from eulerlora_client.images import rgb_image, select_files  # noqa: PLC0415 - fast --help
+    from eulerlora_client.images import (  # noqa: PLC0415 - fast --help
+        image_bytes,
+        rgb_image,
+        select_files,
+    )
     from eulerlora_contract.errors import ImageError, ImageFilesError  # noqa: PLC0415
     from eulerlora_contract.policy.quality import measure_quality  # noqa: PLC0415
+    from eulerlora_contract.problems import UnreadableFile  # noqa: PLC0415
 
     files = select_files(images).files
     reasons = []
     for path in files:
         try:
-            quality = measure_quality(rgb_image(path.read_bytes()))
-        except (OSError, ImageError) as error:
+            quality = measure_quality(rgb_image(image_bytes(path)))
+        except (UnreadableFile, ImageError) as error:
             raise ImageFilesError(f"{path}: {error}") from error
         reasons.append(tuple(policy.quality_reasons(quality)))
     rejected = sum(map(bool, reasons))

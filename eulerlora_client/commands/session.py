@@ -38,7 +38,7 @@ from eulerlora_contract.policy.policy import (
 )
 from eulerlora_contract.policy.results import WARNING, decided, interval
 from eulerlora_contract.printable import printable
-from eulerlora_contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
+from eulerlora_contract.problems import BodyTooLarge, Problem, Unreachable
 from eulerlora_contract.progress import ProgressCounter
 
 _QUOTA_S = 3600.0  # a long run outlasts many quotas
@@ -233,9 +233,6 @@ def triage(
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
-    """Pipes and devices are refused: reading them might never end."""
-    if path.exists() and not path.is_file():
-        raise UnreadableFile("it is not a regular file")
     if path.is_file() and path.stat().st_size > max_bytes:
         raise BodyTooLarge(f"the service accepts at most {max_bytes:,} bytes")
     return image_bytes(path)

@@ -134,11 +134,13 @@ def updated_clients(path: Path) -> Iterator[dict[str, Client]]:
     """Yields the clients of a key file by name, and writes them when the block succeeds.
 
     Locks the folder of the file against other commands that change key files there. A missing file
-    has no clients.
+    has no clients. A link stays, and the file that it leads to is changed: the service may read it
+    by its own path, and a retired key must not stay valid there.
 
     Raises:
         SettingsError: And as `write_clients`.
     """
+    path = Path(os.path.realpath(path))
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -39,6 +39,12 @@ def touch(folder: Path, *names: str) -> list[Path]:
     return paths
 
 
+def test_a_pipe_is_refused_instead_of_awaited(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lesion.jpg")
+    with pytest.raises(UnreadableFile, match="not a regular file"):
+        image_bytes(tmp_path / "lesion.jpg")
+
+
 def test_the_extensions_that_the_model_reads_are_selected() -> None:
     assert {*MODEL_EXTENSIONS, ".dcm"} < set(EXTENSIONS)
 

@@ -53,6 +53,12 @@ def test_an_invalid_url_is_an_error(url: str) -> None:
         connection_options(url, None, Timeouts())
 
 
+def test_a_url_with_a_password_is_an_error_that_does_not_repeat_it() -> None:
+    with pytest.raises(SettingsError, match="without user and password") as raised:
+        connection_options("http://user:secret@localhost:8000", None, Timeouts())
+    assert "secret" not in str(raised.value)
+
+
 @pytest.mark.parametrize("key", ["", "two words", "schlüssel", "line\nbreak"])
 def test_an_invalid_key_is_an_error_that_does_not_repeat_it(key: str) -> None:
     with pytest.raises(SettingsError, match="key: ") as raised:

@@ -39,6 +39,15 @@ def test_rotation_creates_a_new_key_and_retires_the_older_one(path: Path) -> Non
     assert [is_valid(path, key) for key in (older, newer, other)] == [False, True, True]
 
 
+def test_a_key_is_retired_in_the_file_that_a_link_leads_to(path: Path, tmp_path: Path) -> None:
+    key, link = create(path), tmp_path / "link" / "keys.jsonl"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    assert run("keys", "retire", "clinic", "--file", link).status == 0
+    assert link.is_symlink()
+    assert not is_valid(path, key)
+
+
 def test_a_third_key_is_refused_with_advice(path: Path) -> None:
     create(path)
     create(path)
