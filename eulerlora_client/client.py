@@ -736,13 +736,13 @@ def is_this_machine(host: str) -> bool:
 
 
 def _checked_url(url: str) -> str:
+    if "@" in url:  # which is not printed: it may have a password
+        raise SettingsError("url: expected a URL without user and password; a key is given apart")
     try:
         parts = urlsplit(url)
         valid_port = parts.port is None or parts.port > 0
     except ValueError as error:
         raise SettingsError(f"url: expected {_EXAMPLE}, got {url!r}") from error
-    if "@" in parts.netloc:  # which is not printed: it may have a password
-        raise SettingsError("url: expected a URL without user and password; a key is given apart")
     if parts.scheme not in ("http", "https") or not parts.hostname or not valid_port:
         raise SettingsError(f"url: expected {_EXAMPLE}, got {url!r}")
     if parts.query or parts.fragment:

@@ -39,8 +39,11 @@ def touch(folder: Path, *names: str) -> list[Path]:
     return paths
 
 
-def test_a_pipe_is_refused_instead_of_awaited(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_instead_of_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(tmp_path / "lesion.jpg")
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("the pipe was read"))
     with pytest.raises(UnreadableFile, match="not a regular file"):
         image_bytes(tmp_path / "lesion.jpg")
 

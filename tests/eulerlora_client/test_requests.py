@@ -53,9 +53,18 @@ def test_an_invalid_url_is_an_error(url: str) -> None:
         connection_options(url, None, Timeouts())
 
 
-def test_a_url_with_a_password_is_an_error_that_does_not_repeat_it() -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:secret@localhost:8000",
+        "http://user:sec/secret@x",
+        "secret@x",
+        "http://u:secret@[",
+    ],
+)
+def test_a_url_with_a_password_is_an_error_that_does_not_repeat_it(url: str) -> None:
     with pytest.raises(SettingsError, match="without user and password") as raised:
-        connection_options("http://user:secret@localhost:8000", None, Timeouts())
+        connection_options(url, None, Timeouts())
     assert "secret" not in str(raised.value)
 
 

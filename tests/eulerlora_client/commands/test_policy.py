@@ -1,6 +1,7 @@
 """`eulerlora policy show`, `check` and `eulerlora monitor`: outputs, exit status and options."""
 
 import asyncio
+import os
 from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -79,6 +80,16 @@ def test_check_counts_the_images_that_the_quality_limits_reject(tmp_path: Path) 
     assert done.stdout.splitlines()[1:] == [
         "1 of 4 images rejected (25.00%)", "too_dark: 1", "blurred: 1"
     ]  # fmt: skip
+
+
+def test_check_refuses_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "own.toml"
+    policy.write_text(default_policy_text())
+    os.mkfifo(tmp_path / "pipe.jpg")
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("the pipe was read"))
+    arguments = [str(policy), "--images", str(tmp_path)]
+    with pytest.raises(ImageFilesError, match=r"pipe\.jpg: it is not a regular file"):
+        CliRunner().invoke(check_command, arguments, catch_exceptions=False)
 
 
 def test_check_refuses_a_file_that_is_no_image(tmp_path: Path) -> None:
