@@ -88,7 +88,7 @@ def test_check_refuses_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     os.mkfifo(tmp_path / "pipe.jpg")
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("the pipe was read"))
     arguments = [str(policy), "--images", str(tmp_path)]
-    with pytest.raises(ImageFilesError, match=r"pipe\.jpg: it is not a regular file"):
+    with pytest.raises(ImageFilesError, match=r"pipe\.jpg: .* not a regular file"):
         CliRunner().invoke(check_command, arguments, catch_exceptions=False)
 
 
