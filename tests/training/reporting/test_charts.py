@@ -3,6 +3,7 @@
 Rendered chart files are deterministic and leave matplotlib's global state unchanged.
 """
 
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,6 @@ def test_names_of_classes_are_text_and_none_is_left_out(name: str) -> None:
         confusion_chart(np.array([[3, 1], [2, 4]]), classes, "confusion"),
         class_curves(scores, labels, classes, "curves"),
     ):
-        figure.canvas.draw()
+        figure.savefig(BytesIO())
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
     assert [text.split(" (")[0].strip() for text in shown] == [name, "other"]
