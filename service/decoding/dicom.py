@@ -55,7 +55,7 @@ _PROFILE_CHUNK = 65_519  # bytes of a colour profile in a JPEG segment (ICC.1, a
 
 @dataclass(frozen=True)
 class _DicomImage:
-    """The attributes of the image: `syntax` is _NATIVE, _JPEG or JPEG_2000."""
+    """The attributes of the image: `syntax` is _NATIVE, _JPEG or _JPEG_2000."""
 
     syntax: tuple[str, ...]
     size: tuple[int, int]
@@ -81,7 +81,7 @@ def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
 
 
 def _transfer_syntax(data: bytes) -> tuple[str, ...]:
-    """_NATIVE, _JPEG or JPEG_2000, from the file meta information alone.
+    """_NATIVE, _JPEG or _JPEG_2000, from the file meta information alone.
 
     Raises:
         UnsupportedImageError: For another class or transfer syntax.
