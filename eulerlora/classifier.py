@@ -207,13 +207,13 @@ def trajectory_loss(
             f"{classes}), got {kind_of(targets)}"
         )
     if targets.ndim == 1:
-        try:
-            targets = F.one_hot(targets, classes)
-        except RuntimeError as error:
+        # On a GPU, one_hot would not see it, and the failed kernel would end all use of the device.
+        if targets.dtype != torch.int64 or not ((targets >= 0) & (targets < classes)).all():
             low, high = targets.min().item(), targets.max().item()
             raise SettingsError(
                 f"targets: expected labels 0 to {classes - 1} of torch.int64, got {low} to {high} "
                 f"of {targets.dtype}"
-            ) from error
+            )
+        targets = F.one_hot(targets, classes)
     losses = -(targets * logits.log_softmax(dim=-1).mean(dim=1)).sum(dim=-1)
     return losses.mean() if reduction == "mean" else losses

@@ -1,6 +1,7 @@
 """`EulerLoRA`: a checkpoint on a device, ready to predict."""
 
 import itertools
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
@@ -321,10 +322,12 @@ class EulerLoRA:
 def choose_device(name: str) -> torch.device:
     """The named torch device; `auto` is CUDA if available and the CPU otherwise.
 
-    Raises SettingsError for a device that this machine does not have.
+    Raises SettingsError for another one, and for a device that this machine does not have.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"(cpu|cuda)(:\d+)?", name) is None:
+        raise SettingsError(f"expected the device auto, cpu, cuda or cuda:N, got {name!r}")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -24,8 +24,10 @@ REQUESTED = "set by the user"
 
 _WORTHWHILE = 0.9
 """Largest time in bfloat16, as a part of that in float32, for which rounding is accepted."""
-_ROWS = 8
-"""Rows of the timed blocks: those of an answer of two adapters with four samples."""
+_ROWS = {"cpu": 8, "cuda": 128}
+"""Rows of the timed blocks: on a CPU those of an answer of two adapters with four samples, on a GPU
+those of a full batch: with few rows it would be the time of the launches.
+"""
 _TIMED_S = 0.3
 """Time for which the runs are repeated."""
 _MAX_SLOWDOWN = 3.0
@@ -92,7 +94,8 @@ def faster_precision(
 def missing_bfloat16(device: torch.device) -> str | None:
     """Why a device has no bfloat16 that could be faster than float32; None if it has."""
     if device.type == "cuda":
-        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        with torch.cuda.device(device):
+            has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
         return None if has_bfloat16 else f"the device {device} has no bfloat16"
     if device.type != "cpu":
         return f"bfloat16 has not been measured on the device {device}"
@@ -113,7 +116,7 @@ def block_times_ms(
     class token alone. On a CPU it is the CPU time of one core, which other programs disturb little.
     """
     shape = settings.model_copy(update={"layers": 2})
-    draw = Draw(mode="stoch", samples=_ROWS // 2)
+    draw = Draw(mode="stoch", samples=_ROWS[device.type] // 2)
     image = torch.full((1, 3, shape.image_size, shape.image_size), 0.5, device=device)
     rows = Rows.of([draw.count], 2).to(device)
 

@@ -90,8 +90,8 @@ class RowDraws:
 
 
 def padded(values: Tensor, count: int) -> Tensor:
-    """(count, ...): values (n, ...) followed by zeros."""
-    return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)])
+    """(count, ...), contiguous: values (n, ...) followed by zeros."""
+    return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)]).contiguous()
 
 
 def _joined(parts: Sequence[Mapping[str, Tensor]], counts: Sequence[int]) -> dict[str, Tensor]:

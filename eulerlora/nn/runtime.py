@@ -44,6 +44,11 @@ CPU_VALUES = 1_500_000
 A larger activation leaves the cache, and the allocator returns its pages to the system.
 """
 
+_CUDA_MEMORY_SHARE = 1 / 8
+"""Of a GPU's memory, for the widest activation of a pass. A batch of large images with many samples
+would otherwise need more than there is.
+"""
+
 CPU_TOKENS = 1_200
 """Rows x tokens that a pass on a CPU may always have. With fewer, reading the weights of a large
 network once per pass costs more than the cache saves.
@@ -134,21 +139,31 @@ class Runtime:
                 for _ in range(2 if graphs else 1):  # the second pass records the CUDA graph
                     run(left[-1], images[:1], first, draws.rows(slice(1)))
                 left.pop()
-            count = counts[bisect_left(counts, len(rows))]
-            output = run(count, images, rows, draws)
-            # The next pass overwrites a CUDA graph's output.
-            logits, features = (values[: len(rows)].clone() for values in output[:2])
+            outputs = []
+            for start in range(0, len(rows), counts[-1]):  # one image may have more rows
+                part = slice(start, min(start + counts[-1], len(rows)))
+                size = part.stop - part.start
+                part_rows = Rows(rows.image[part], rows.adapter[part], ())
+                count = counts[bisect_left(counts, size)]
+                output = run(count, images, part_rows, draws.rows(part))
+                # The next pass overwrites a CUDA graph's output.
+                outputs.append([values[:size].clone() for values in output[:2]])
+            logits, features = (torch.cat(parts) for parts in zip(*outputs, strict=True))
             return NetworkOutput(logits, features)
 
         return forward
 
 
 def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:
-    """Rows per pass: unlimited, except on a CPU, where fewer are faster."""
-    if device.type != "cpu":
-        return sys.maxsize
+    """Rows per pass: on a CPU as many as are fast, on a GPU as many as fit."""
     shape = network.backbone.settings
-    return max(1, CPU_TOKENS // shape.tokens, CPU_VALUES // (shape.tokens * shape.mlp_width))
+    row_values = shape.tokens * shape.mlp_width  # of the widest activation
+    if device.type == "cpu":
+        return max(1, CPU_TOKENS // shape.tokens, CPU_VALUES // row_values)
+    if device.type != "cuda":
+        return sys.maxsize
+    memory = torch.cuda.get_device_properties(device).total_memory  # bytes
+    return max(1, int(memory * _CUDA_MEMORY_SHARE) // (4 * row_values))
 
 
 def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:

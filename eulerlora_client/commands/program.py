@@ -33,6 +33,7 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
 """What to install for the commands that an installation of the client alone does not have."""
 
 _MAX_SHORT_HELP = 100  # characters
+_NO_MEMORY = "OutOfMemoryError"  # of torch, which the client does not need
 
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "decide", "export"),
@@ -172,7 +173,8 @@ def program(debug: bool) -> None:
 def main() -> None:
     """Runs the program. Exit status: 0 success, 1 failed work, 2 wrong usage.
 
-    An OSError, or an exception whose class has an integer `exit_status`, is one line on stderr.
+    An OSError, want of memory, or an exception whose class has an integer `exit_status`, is one
+    line on stderr.
     """
     signal.signal(signal.SIGTERM, _terminate)  # process 1 of a container would otherwise ignore it
     debug = "--debug" in sys.argv[1:]
@@ -192,11 +194,12 @@ def main() -> None:
     except Exception as error:
         if terminated():
             _fail("interrupted", _TERMINATED)
-        default = 1 if isinstance(error, OSError) else None
+        expected = isinstance(error, OSError | MemoryError) or type(error).__name__ == _NO_MEMORY
+        default = 1 if expected else None
         status = getattr(type(error), "exit_status", default)
         if debug or not isinstance(status, int):
             raise
-        _fail(str(error), status)
+        _fail(str(error) or "not enough memory", status)
 
 
 _TERMINATED = 128 + signal.SIGTERM

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 import re
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
@@ -44,6 +45,7 @@ from service.inference.engine import InferenceItem, ServedModel
 MAX_CARD_BYTES = 1_000_000
 _WAITS_PER_TIMEOUT = 4  # of a health check
 _RETRY_INTERVAL_S = 0.1  # of a health check without memory
+_MAX_RETRIES = 100  # of one without a timeout
 _NAMED = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 """A checkpoint with the name of its model, NAME=CHECKPOINT."""
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
@@ -235,14 +237,15 @@ async def run_in_daemon_thread(work: Callable[[], _Result]) -> _Result:
 async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | None) -> str | None:
     """Why a model is unhealthy, in one line, or None if it gives its known answer.
 
-    Retries after OutOfMemory, which is not a fault of the model, until the timeout.
+    Retries after OutOfMemory, since other requests may have taken the memory, until the timeout.
 
     Args:
         checked: With the answer that it must give.
         infer: Uses the queue of the requests.
-        timeout_s: For all draws together; None for no limit.
+        timeout_s: For all draws together; None for no limit, and `_MAX_RETRIES`.
     """
-    answering = asyncio.create_task(_known_answers(checked, infer))
+    retries = _MAX_RETRIES if timeout_s is None else sys.maxsize
+    answering = asyncio.create_task(_known_answers(checked, infer, retries))
     try:
         # Several waits: one ends at once if the process was suspended, as by `docker pause`.
         for _ in range(_WAITS_PER_TIMEOUT):
@@ -267,7 +270,7 @@ async def warm_up(checked: CheckedModel, infer: Infer, max_batch_rows: int) -> N
     await asyncio.gather(*(infer(served, item) for _ in range(count)), return_exceptions=True)
 
 
-async def _known_answers(checked: CheckedModel, infer: Infer) -> list[Tensor]:
+async def _known_answers(checked: CheckedModel, infer: Infer, retries: int) -> list[Tensor]:
     answers: list[Tensor] = []
     draws = checked.known.draws
     while len(answers) < len(draws):
@@ -275,5 +278,8 @@ async def _known_answers(checked: CheckedModel, infer: Infer) -> list[Tensor]:
             item = InferenceItem(checked.known.pixels, draws[len(answers)])
             answers.append(await infer(checked.served, item))
         except OutOfMemory:
+            if not retries:
+                raise
+            retries -= 1
             await asyncio.sleep(_RETRY_INTERVAL_S)
     return answers

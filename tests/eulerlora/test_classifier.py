@@ -167,6 +167,12 @@ def test_the_loss_refuses_other_shapes_and_types(logits: Any, targets: Any, key:
         trajectory_loss(logits, targets)
 
 
+def test_labels_out_of_range_reach_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(F, "one_hot", pytest.fail)  # on a GPU, it would fail much later
+    with pytest.raises(SettingsError, match="got 1 to"):
+        trajectory_loss(LOGITS, LABELS + 1)
+
+
 def test_a_saved_model_answers_as_in_the_loop(model, tmp_path: Path) -> None:
     colours = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
     mean, std = (torch.tensor(colours[key])[:, None, None] for key in ("mean", "std"))

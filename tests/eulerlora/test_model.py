@@ -339,8 +339,9 @@ def test_device_auto_is_cuda_if_available() -> None:
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert choose_device("auto").type == expected
     assert choose_device("cpu") == torch.device("cpu")
-    with pytest.raises(SettingsError, match="abacus"):
-        choose_device("abacus")
+    for name in ("abacus", "meta", "hpu", "cuda:x"):
+        with pytest.raises(SettingsError, match=name):
+            choose_device(name)
 
 
 def test_conversions_of_images_are_warnings_of_the_prediction(

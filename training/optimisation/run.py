@@ -12,13 +12,13 @@ import platform
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torchvision
-from accelerate import Accelerator
+from accelerate import Accelerator, InitProcessGroupKwargs
 from torch import Tensor, nn
 
 from eulerlora.checkpoint.weights import read_metadata, read_tensors, write_tensors
@@ -253,10 +253,15 @@ class RunResult:
 
 
 def accelerator_on(device: torch.device) -> Accelerator:
-    """An Accelerator that uses torch's current CUDA device, which this sets to `device`."""
+    """An Accelerator that uses torch's current CUDA device, which this sets to `device`.
+
+    Its processes wait for each other as long as one of them evaluates alone. torch's limit for CUDA
+    devices would be ten minutes.
+    """
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
-    return Accelerator(cpu=device.type == "cpu")
+    waiting = InitProcessGroupKwargs(timeout=timedelta(days=7))
+    return Accelerator(cpu=device.type == "cpu", kwargs_handlers=[waiting])
 
 
 def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:

@@ -1,6 +1,7 @@
 """Precision, compilation and passes of the runtime; batches of images with different draws."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -111,10 +112,12 @@ def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
-def test_an_accelerator_runs_all_rows_in_one_pass() -> None:
+def test_a_pass_on_a_gpu_leaves_most_of_its_memory_free(monkeypatch: pytest.MonkeyPatch) -> None:
     network = random_network()
-    assert max_rows_per_pass(network, torch.device("cuda")) > 10**9
-    assert max_rows_per_pass(network, CPU) == CPU_VALUES // (17 * 24)  # tokens and MLP width
+    properties = SimpleNamespace(total_memory=8 * 4 * (17 * 24) * 5)  # tokens and MLP width
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    assert max_rows_per_pass(network, torch.device("cuda")) == 5
+    assert max_rows_per_pass(network, CPU) == CPU_VALUES // (17 * 24)
 
 
 def test_a_pass_on_a_cpu_has_a_minimum_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +141,41 @@ def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_gi
         torch.testing.assert_close(runtime(*inputs_of(network)), network(*inputs_of(network)))
         runtime(*inputs_of(network))
     assert shapes == [*((count,) * 3 for count in reversed(ROW_COUNTS)), (16,) * 3, (16,) * 3]
+
+
+def test_views_need_no_further_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = random_network()
+    strides: set[tuple[int, ...]] = set()
+
+    def compiled(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+        strides.add(images.stride())
+        return network.outputs(images, rows, draws)
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
+    runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
+    images, *_ = inputs_of(network)
+    draw = Draw(mode="stoch", samples=4, views=8)
+    viewed = Rows.of([4], 2).with_views(images[:1], torch.arange(8))
+    with torch.inference_mode():
+        runtime(viewed.images, viewed.rows, network.draw_rows([draw]))
+    assert len(viewed.images) in ROW_COUNTS  # nothing is padded
+    assert strides == {images.stride()}
+
+
+@pytest.mark.parametrize("rows", [40, 64, 100])
+def test_a_compiled_network_runs_more_rows_of_an_image_than_the_largest_graph_has(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eulerlora.nn.runtime.ROW_COUNTS", (1, 2, 4, 8, 16, 32))
+    network = random_network()
+    runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
+    images, *_ = inputs_of(network)
+    draws = network.draw_rows([Draw(mode="stoch", samples=rows // 2, seed=1)])
+    arguments = images[:1], Rows.of([rows // 2], 2), draws
+    with torch.inference_mode():
+        actual, expected = runtime.outputs(*arguments), network.outputs(*arguments)
+    for values, exact in zip(actual, expected, strict=True):
+        torch.testing.assert_close(values, exact, rtol=0, atol=1e-4)
 
 
 def test_a_network_that_cannot_be_compiled_once_more_is_an_error(

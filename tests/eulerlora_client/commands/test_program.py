@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import click
 import pytest
+import torch
 
 from eulerlora_client.commands import program
 from tests.program import run
@@ -203,3 +205,25 @@ def test_a_module_missing_without_an_extra_is_a_fault_of_the_program(
     declare(monkeypatch, f"{command_module}:work_command")
     with pytest.raises(ModuleNotFoundError):
         run("work")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 69 GiB."), "CUDA out of"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_want_of_memory_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
+) -> None:
+    def fail() -> NoReturn:
+        raise error
+
+    module = ModuleType("installed_commands")
+    module.__dict__["work_command"] = click.Command("work", callback=fail)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    declare(monkeypatch, f"{module.__name__}:work_command")
+    done = run("work")
+    assert (done.status, done.err.count("\n")) == (1, 1)
+    assert line in done.err

@@ -326,6 +326,16 @@ def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
     assert not refusals
 
 
+def test_a_model_for_which_there_is_never_enough_memory_fails_its_check(
+    checked, monkeypatch
+) -> None:
+    async def infer(*_: object) -> Tensor:
+        raise OutOfMemory("no memory for this image")
+
+    monkeypatch.setattr("service.lifecycle.loading._RETRY_INTERVAL_S", 0)
+    assert "no memory" in str(asyncio.run(health_check(checked, infer, None)))
+
+
 def test_errors_of_the_warm_up_are_ignored(checked) -> None:
     async def infer(*_: object) -> Tensor:
         raise OutOfMemory("full")

@@ -28,7 +28,7 @@ def test_a_cuda_device_becomes_the_current_device_that_accelerate_uses(
 ) -> None:
     calls: list[str] = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(str(device)))
-    monkeypatch.setattr(run, "Accelerator", lambda cpu: calls.append(f"cpu={cpu}"))
+    monkeypatch.setattr(run, "Accelerator", lambda cpu, **_: calls.append(f"cpu={cpu}"))
     accelerator_on(torch.device(name))
     assert calls == [*current, f"cpu={name.startswith('cpu')}"]
 
