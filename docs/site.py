@@ -1,7 +1,7 @@
 """Hook of MkDocs: reference tables from the code, tutorials from examples/, documents of the root.
 
-A comment `<!-- generated: NAME -->` in a page is replaced by the Markdown of that name. Links to
-documents outside of docs/ lead to their pages; links to other files of the repository become text.
+The text from `<!-- generated: NAME -->` to `<!-- end -->` in a page is replaced by the Markdown of
+that name. Links to documents outside of docs/ lead to their pages; links to other files of the repository become text.
 """
 
 import os
@@ -34,6 +34,8 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "studies/README.md": "results/studies.md",
+    "studies/results/rates.svg": "results/rates.svg",
     f"{CARD}/README.md": "results/model-card.md",
     f"{CARD}/reliability.png": "results/reliability.png",
 } | {
@@ -42,6 +44,7 @@ OUTSIDE = {
     if "\n# %%" in path.read_text()
 }
 """Pages of the site by their path in the repository, beside those of docs/."""
+GENERATED_PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 SET_BY_THE_PROGRAM = {"file", "variant", "overrides"}
 
@@ -62,9 +65,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Fills in generated tables and adapts links."""
-    markdown = re.sub(
-        r"<!-- generated: (\w+) -->", lambda match: "\n".join(GENERATED[match[1]]()), markdown
-    )
+    markdown = GENERATED_PART.sub(lambda match: "\n".join(GENERATED[match[1]]()), markdown)
     uri = page.file.src_uri
     if uri == OUTSIDE["README.md"]:
         page.meta["hide"] = ["navigation", "toc"]
@@ -82,7 +83,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         relative = os.path.relpath(name, Path(uri).parent)
         return f"{image}[{text}]({relative}{hash_sign}{anchor})"
 
-    return LINK.sub(adapted, markdown)
+    return LINK.sub(adapted, markdown.replace('src="docs/', 'src="'))
 
 
 def tutorial(source: str, path: str) -> str:

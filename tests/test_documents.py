@@ -15,7 +15,7 @@ from tests.markdown import code_blocks
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "eulerlora_client/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "e*/*.md", "studies/*.md", "eulerlora/default/*.md")
     for path in ROOT.glob(pattern)
 )
 MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))

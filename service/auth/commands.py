@@ -58,7 +58,7 @@ def _new_command(name: str, path: Path, requests_per_minute: int | None) -> None
         clients[name] = client
     click.echo(key)
     click.echo(
-        f"{name} has {len(client.keys)} active keys in {path}; this key is not shown again",
+        f"active keys of {name} in {path}: {len(client.keys)}; this one is not shown again",
         err=True,
     )
 
