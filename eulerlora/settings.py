@@ -16,7 +16,7 @@ from eulerlora_contract.sampling import (
     Sampler,
     Views,
 )
-from eulerlora_contract.settings import Positive, PositiveInt, Settings, optional, validated
+from eulerlora_contract.settings import Count, Positive, PositiveInt, Settings, optional, validated
 
 ColourConstancy = Literal["none", "shades-of-gray"]
 Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
@@ -175,10 +175,10 @@ class Draw(Settings):
     """
 
     mode: Mode = "det"
-    samples: Annotated[int, Field(ge=1)] = 1
+    samples: PositiveInt = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     sampler: Sampler = "independent"
-    first: Annotated[int, Field(ge=0)] = 0
+    first: Count = 0
     drawn: int = optional(0, ge=0)
     views: Views = optional(1)
 

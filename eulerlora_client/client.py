@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from threading import Thread
-from typing import Annotated, Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -72,7 +72,7 @@ from eulerlora_contract.problems import (
 )
 from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES, Decided
 from eulerlora_contract.sampling import Auto, Mode, Views
-from eulerlora_contract.settings import Settings, first_error
+from eulerlora_contract.settings import NotNegative, Positive, Settings, first_error
 
 _AnyBody = TypeVar("_AnyBody", bound=WireModel)
 _Part = tuple[str, bytes, str]
@@ -167,9 +167,9 @@ class Timeouts(Settings):
         write_s: Without progress of the request.
     """
 
-    connect_s: Annotated[float, Field(gt=0)] = 5
-    read_s: Annotated[float, Field(gt=0)] = 60
-    write_s: Annotated[float, Field(gt=0)] = 60
+    connect_s: Positive = 5
+    read_s: Positive = 60
+    write_s: Positive = 60
 
 
 class RetryPolicy(Settings):
@@ -181,8 +181,8 @@ class RetryPolicy(Settings):
             not started.
     """
 
-    service_s: Annotated[float, Field(ge=0)] = 30
-    quota_s: Annotated[float, Field(ge=0)] = 120
+    service_s: NotNegative = 30
+    quota_s: NotNegative = 120
 
 
 _DEFAULT_CONCURRENCY = 8

@@ -9,10 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from eulerlora_contract.problems import SENT_BY_SERVICE
 from eulerlora_contract.sampling import MAX_SEED, Auto, Mode, Precision
-from eulerlora_contract.settings import PositiveInt, Probability, Settings, optional
+from eulerlora_contract.settings import (
+    NonEmpty,
+    NotNegative,
+    PositiveInt,
+    Probability,
+    Settings,
+    optional,
+)
 
-NonEmpty = Annotated[str, Field(min_length=1)]
-Nats = Annotated[float, Field(ge=0)]
 Revision = Annotated[
     str, Field(description="SHA-256 of the model's files; changes whenever its answers may.")
 ]
@@ -156,11 +161,11 @@ class Prediction(WireModel):
     """Mean over trajectories, by class name, in the order of the model's classes; the sum is 1
     within 1e-5.
     """
-    entropy: Nats
+    entropy: NotNegative
     """Entropy of the mean prediction, in nats."""
-    expected_entropy: Nats
+    expected_entropy: NotNegative
     """Mean over trajectories of their entropies, in nats."""
-    mutual_information: Nats
+    mutual_information: NotNegative
     """Entropy minus expected entropy, in nats: trajectories disagree."""
     msp: Probability
     """The highest probability."""
@@ -614,7 +619,7 @@ class ClassName(Settings):
     """A class of a model: its short name and its description for people."""
 
     name: NonEmpty
-    description: Annotated[str, Field(min_length=1)]
+    description: NonEmpty
     """For people."""
 
 

@@ -32,7 +32,7 @@ from eulerlora_contract.problems import (
     UnsupportedMedia,
 )
 from eulerlora_contract.queries import PredictQuery
-from eulerlora_contract.settings import error_without_input
+from eulerlora_contract.settings import Count, error_without_input
 from service.decoding.decode import Declared, without_parameters
 from service.http.requests import Upload, query_errors
 from service.http.responses import JSON, json_response, rounded
@@ -82,7 +82,7 @@ class _InputParameters(_ParametersMessage):
         content_type: Of the strings in `data`.
     """
 
-    binary_data_size: Annotated[int, Field(ge=0)] | None = None
+    binary_data_size: Count | None = None
     content_type: Literal["base64"] = "base64"
 
 
@@ -121,7 +121,7 @@ class _Scheduling(_RequestMessage):
     """
 
     timeout: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    priority: Annotated[int, Field(ge=0)] = 0
+    priority: Count = 0
     sequence_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False

@@ -25,7 +25,7 @@ from eulerlora_contract.sampling import (
     Sampler,
     Views,
 )
-from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256, optional
+from eulerlora_contract.settings import Count, PositiveInt, Probability, Settings, Sha256, optional
 
 _FittedEntry = TypeVar("_FittedEntry", Threshold, PredictionSetCalibration)
 
@@ -103,9 +103,9 @@ class PrecisionChange(Settings):
     mode: Mode
     samples: PositiveInt
     images: PositiveInt
-    probabilities: Annotated[int, Field(ge=0)]
-    labels: Annotated[int, Field(ge=0)]
-    flags: Annotated[int, Field(ge=0)]
+    probabilities: Count
+    labels: Count
+    flags: Count
     data: str
 
     @property

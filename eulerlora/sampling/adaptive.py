@@ -15,12 +15,11 @@ where the margins come from the other half of the images.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from eulerlora.scores.ood_scores import FeatureDistance
@@ -30,7 +29,7 @@ from eulerlora_contract.answers import Reason
 from eulerlora_contract.errors import NonFiniteError
 from eulerlora_contract.policy.policy import Policy, dispositions
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
-from eulerlora_contract.settings import NotNegative, PositiveInt, Probability, Settings
+from eulerlora_contract.settings import Count, NotNegative, PositiveInt, Probability, Settings
 
 _Bools = npt.NDArray[np.bool_]
 _Floats = npt.NDArray[np.float64]
@@ -52,7 +51,7 @@ class RoundMargins(Settings):
     entropy is in nats.
     """
 
-    samples: Annotated[int, Field(ge=0)]
+    samples: Count
     lead: NotNegative
     log_odds: NotNegative
     entropy: NotNegative

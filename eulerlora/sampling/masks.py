@@ -20,7 +20,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
-from eulerlora_contract.settings import PositiveInt, Settings, optional
+from eulerlora_contract.settings import NotNegative, PositiveInt, Settings, optional
 
 PROJECTIONS = ("query", "key", "value", "output")
 """The adapted projections of a block, in the order of all tensors and coefficients."""
@@ -44,7 +44,7 @@ class AdapterSettings(Settings):
     """Least number of active directions Kmin, 1 to rank."""
     steps: Annotated[PositiveInt, Field(le=1000)] = 2
     """Number of Euler steps T at the output projection."""
-    scale: Annotated[float, Field(ge=0)] = 1.0
+    scale: NotNegative = 1.0
     """Sigma, the scale of the fluctuation at the output projection; 0 removes it."""
     init_gain: float = optional(10.0, gt=0)
     """Gain of the Xavier-uniform initial A; 10 in the paper. The rate that fits depends on it: the

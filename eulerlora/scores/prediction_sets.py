@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora_contract.sampling import Mode, Precision, Sampler
-from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256
+from eulerlora_contract.settings import Count, PositiveInt, Probability, Settings, Sha256
 
 ALWAYS_INCLUDED = 1.0
 """The threshold of a class that is in every set."""
@@ -51,7 +51,7 @@ class PredictionSetCalibration(Settings):
     precision: Precision
     thresholds: tuple[Probability, ...]
     unit: Literal["lesion", "image"]
-    units: tuple[Annotated[int, Field(ge=0)], ...]
+    units: tuple[Count, ...]
     confidences: tuple[Probability, ...]
     data: str
     data_sha256: Sha256

@@ -37,6 +37,10 @@ from eulerlora_contract.answers import (
 from eulerlora_contract.errors import PolicyError, SettingsError
 from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Mode
 from eulerlora_contract.settings import (
+    Count,
+    NonEmpty,
+    NotNegative,
+    Positive,
     PositiveInt,
     Probability,
     Settings,
@@ -96,10 +100,6 @@ def dispositions(reasons: Mapping[Reason, _Flags]) -> dict[Disposition, _Flags]:
     return {**possible, Disposition.ROUTINE: undecided}
 
 
-NonEmptyText = Annotated[str, Field(min_length=1)]
-Count = Annotated[int, Field(ge=0)]
-
-
 class QualityRules(Settings):
     """Thresholds for retaking an image; a value equal to its threshold counts as beyond it.
 
@@ -112,12 +112,12 @@ class QualityRules(Settings):
         blurred: Variance of the Laplacian, at most (`eulerlora_contract.policy.quality`).
     """
 
-    too_small_px: Annotated[int, Field(ge=0)]
+    too_small_px: Count
     too_dark: Probability
     too_bright: Probability
     too_dark_share: Probability
     too_bright_share: Probability
-    blurred: Annotated[float, Field(ge=0)]
+    blurred: NotNegative
 
     @model_validator(mode="after")
     def _dark_below_bright(self) -> Self:
@@ -151,7 +151,7 @@ class TargetRules(TargetClasses):
 class UncertaintyRules(Settings):
     """An image is referred if its predictive entropy, in nats, is at least `entropy_nats`."""
 
-    entropy_nats: Annotated[float, Field(gt=0)]
+    entropy_nats: Positive
 
 
 class ThresholdEvidence(Settings):
@@ -186,7 +186,7 @@ class FitEvidence(Settings):
         urgent: About `target.urgent`.
     """
 
-    data: NonEmptyText
+    data: NonEmpty
     images: PositiveInt
     in_training: Count = 0
     uncertain: Probability
@@ -242,7 +242,7 @@ class OutsideEvidence(TargetEvidence):
         labels: Their labels in the data.
     """
 
-    labels: Annotated[tuple[NonEmptyText, ...], Field(min_length=1)]
+    labels: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
 
 
 class OtherEvidence(LesionCounts):
@@ -286,8 +286,8 @@ class GroupEvidence(Settings):
             is never one of the target.
     """
 
-    attribute: NonEmptyText
-    value: NonEmptyText
+    attribute: NonEmpty
+    value: NonEmpty
     sensitivity: IntervalEvidence | None = None
     specificity: IntervalEvidence | None = None
     auroc: IntervalEvidence | None = None
@@ -323,7 +323,7 @@ class MeasuredEvidence(Settings):
         groups: By how the diagnosis is known, and by other attributes of the data.
     """
 
-    data: NonEmptyText
+    data: NonEmpty
     images: PositiveInt
     lesions: PositiveInt
     referral_rate: Probability
@@ -350,8 +350,8 @@ class Evidence(Settings):
         measured: One for each data set besides that of the fit.
     """
 
-    model: NonEmptyText
-    revision: NonEmptyText
+    model: NonEmpty
+    revision: NonEmpty
     precision: Literal["float32", "bfloat16"]
     mode: Literal["det", "stoch"]
     samples: PositiveInt | Auto

@@ -32,12 +32,11 @@ from pydantic import AwareDatetime, Field
 
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.output_files import atomic_write
-from eulerlora_contract.settings import PositiveInt, Settings, validated
+from eulerlora_contract.settings import PositiveInt, Settings, Sha256, validated
 
 _MAX_KEYS = 2  # the old and the new key during rotation
 _PRIVATE = 0o600
 logger = logging.getLogger(__name__)
-_ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 _KEY_PREFIX = "elk_"
 _KEY_BYTES = 32
 _CHECK_INTERVAL_S = 1.0
@@ -46,14 +45,14 @@ _CHECK_INTERVAL_S = 1.0
 class ActiveKey(Settings):
     """A stored key: its SHA-256 hash in lower-case hex, and its creation time."""
 
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Sha256
     created: AwareDatetime
 
 
 class Client(Settings):
     """A client, its active keys, and its rate limit; None means no limit."""
 
-    client: _ClientName
+    client: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=_MAX_KEYS)]
     requests_per_minute: Annotated[PositiveInt, Field(strict=True)] | None = None
 
