@@ -14,7 +14,7 @@ import click
 
 from eulerlora.cpu import available_cpus
 from eulerlora.images import MAX_PIXELS_VARIABLE
-from eulerlora_client.commands.program import SHARE, SamplesParameter
+from eulerlora_client.commands.program import PATH, SHARE, SamplesParameter
 from eulerlora_contract.errors import ImageError, OutputPathError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from eulerlora_contract.answers import PredictionWarning
     from eulerlora_contract.sampling import Auto, Mode, PrecisionChoice, Views
 
-PATH = click.Path(path_type=Path)
 DEFAULT_NAME = "default"
 """The embedded checkpoint, wherever a checkpoint is expected; `./default` is a folder."""
 

@@ -4,17 +4,15 @@ import gc
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import click
 
 from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, configure_openmp
+from eulerlora_client.commands.program import PATH
 from service.decoding.fork_server import FORK_SERVER
 from service.decoding.sandbox import protect_memory
 from service.telemetry.stderr import protect_stderr
-
-PATH = click.Path(path_type=Path)
 
 
 @click.command(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora_client.commands.program import INPUT_FILE, POLICY_ENTRY_POINTS, SHARE, Program
+from eulerlora_client.commands.program import INPUT_FILE, PATH, POLICY_ENTRY_POINTS, SHARE, Program
 from eulerlora_contract.printable import printable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def policy_command() -> None:
     "show",
     epilog="\b\nExample:\n  eulerlora policy show > policy.toml",
 )
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=PATH)
 @click.option(
     "--performance",
     "measured",
@@ -59,7 +59,7 @@ def show_command(file: Path | None, measured: bool) -> None:
     "check",
     epilog="\b\nExample:\n  eulerlora policy check policy.toml --images pictures/",
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option(
     "--images",
     multiple=True,

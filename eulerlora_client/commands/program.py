@@ -43,7 +43,7 @@ SECTIONS = {
 }
 """The commands in the order of `eulerlora --help`; those of other distributions follow."""
 
-
+PATH = click.Path(path_type=Path)
 INPUT_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 

@@ -156,13 +156,6 @@ def _lesions_of(table: Path, images: Sequence[Path]) -> dict[Path, str]:
     return lesions
 
 
-def read_key(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"{file}: expected an API key as text") from error
-
-
 async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
     """The model that answers and the policy that decides, without retries for a wrong address."""
     async with session.client(_FIRST_RETRY) as client:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from eulerlora_client.commands.program import INPUT_FILE, SHARE, SamplesParameter
+from eulerlora_client.commands.program import INPUT_FILE, PATH, SHARE, SamplesParameter
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import MODES, Auto, Mode
 
@@ -41,7 +41,7 @@ _KEY_FILE = click.option(
 )
 @click.option(
     "--lesions",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE|folders",
     help="Images of one lesion get one disposition, that of the most urgent: a CSV file with the "
     "columns file, relative to it, and lesion; or the word folders, for a folder per lesion.",
@@ -117,9 +117,12 @@ def triage_command(
 
 
 def _key(file: Path | None) -> str | None:
-    from eulerlora_client.commands.session import read_key  # noqa: PLC0415
-
-    return read_key(file) if file else os.environ.get(_KEY_VARIABLE) or None
+    if file is None:
+        return os.environ.get(_KEY_VARIABLE) or None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file}: expected an API key as text") from error
 
 
 @click.command(

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eulerlora_client.commands.program import PATH
+
 if TYPE_CHECKING:  # imported at run time only by the commands that need it
     from service.auth.keys import ActiveKey
 
 _HASH_DIGITS = 8
 
-_file_option = click.option(
-    "--file", "path", required=True, type=click.Path(path_type=Path), help="The key file."
-)
+_file_option = click.option("--file", "path", required=True, type=PATH, help="The key file.")
 
 
 @click.group("keys")
