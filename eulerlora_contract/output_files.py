@@ -40,7 +40,7 @@ def atomic_write(path: Path, mode: int = 0o644) -> Iterator[Path]:
         partial.touch()
         yield partial
         partial.chmod(mode)
-        _sync(partial)
+        sync(partial)
         partial.replace(path)
         _sync_folder(path.parent)
 
@@ -295,11 +295,14 @@ def _sync_tree(folder: Path) -> None:
     """Waits until a folder, which others can read from now on, is on the disk with its files."""
     folder.chmod(0o755)
     for path in (folder, *folder.rglob("*")):
-        (_sync_folder if path.is_dir() else _sync)(path)
+        (_sync_folder if path.is_dir() else sync)(path)
 
 
-def _sync(path: Path) -> None:
-    """Waits until the file is on the disk: network file systems report a full disk only then."""
+def sync(path: Path) -> None:
+    """Waits until a file or the names in a folder are on the disk.
+
+    Network file systems report a full disk only then.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -308,6 +311,6 @@ def _sync(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk, where the file system can."""
+    """As `sync`, where the file system can sync a folder."""
     with suppress(OSError):
-        _sync(folder)
+        sync(folder)

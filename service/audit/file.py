@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
-from eulerlora_contract.output_files import storage_errors
+from eulerlora_contract.output_files import storage_errors, sync
 
 FORMAT = 4
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
@@ -195,12 +195,15 @@ class AuditFile:
             "retention_months": self._retention_months,
         }  # fmt: skip
         self.append([header])
-        _sync_folder(self.path.parent)
+        sync(self.path.parent)
 
     def _continue(self, torn: bytes) -> None:
         try:
-            _decode_line(_first_line(self._descriptor), self._key)
-            last = _last_line(self._descriptor, self._size)
+            head = os.pread(self._descriptor, MAX_LINE_BYTES, 0)
+            _decode_line(head[: head.find(b"\n") + 1], self._key)
+            start = max(0, self._size - MAX_LINE_BYTES)
+            tail = os.pread(self._descriptor, self._size - start, start)
+            last = tail[tail.rfind(b"\n", 0, -1) + 1 :]
             self.end = end_after(_decode_line(last, self._key))
         except ValueError as error:
             raise SettingsError(
@@ -218,9 +221,10 @@ class AuditFile:
 
     def _check_unmodified(self) -> None:
         with suppress(FileNotFoundError):
-            if not os.path.samestat(os.fstat(self._descriptor), self.path.stat()):
+            opened = os.fstat(self._descriptor)
+            if not os.path.samestat(opened, self.path.stat()):
                 raise StorageError(self.path, "was replaced by another file")
-            if self._file_size() != self._size and not self._has_partial_write:
+            if opened.st_size != self._size and not self._has_partial_write:
                 raise StorageError(self.path, "was modified by another program")
             return
         raise StorageError(self.path, "was deleted")
@@ -246,9 +250,6 @@ class AuditFile:
         os.ftruncate(self._descriptor, self._size)
         self._has_partial_write = False
 
-    def _file_size(self) -> int:
-        return os.fstat(self._descriptor).st_size
-
 
 def _lock(descriptor: int, path: Path) -> None:
     """Locks the file until the descriptor is closed or the process ends."""
@@ -264,27 +265,6 @@ def _size_of_lines(descriptor: int) -> tuple[int, bytes]:
     start = max(0, size - MAX_LINE_BYTES)
     whole, newline, torn = os.pread(descriptor, size - start, start).rpartition(b"\n")
     return start + len(whole) + len(newline), torn
-
-
-def _first_line(descriptor: int) -> bytes:
-    head = os.pread(descriptor, MAX_LINE_BYTES, 0)
-    return head[: head.find(b"\n") + 1]
-
-
-def _last_line(descriptor: int, size: int) -> bytes:
-    """Returns the last whole line, which ends at byte `size`."""
-    start = max(0, size - MAX_LINE_BYTES)
-    lines = os.pread(descriptor, size - start, start)
-    return lines[lines.rfind(b"\n", 0, -1) + 1 :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Waits until the directory entry is on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _now() -> str:

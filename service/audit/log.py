@@ -142,6 +142,9 @@ class AuditLog:
         secret: Of the chain and of the image hashes.
         retention_months: As in `AuditFile`.
 
+    Attributes:
+        is_writable: False after the file or disk has failed, until a write or a trial succeeds.
+
     Raises:
         SettingsError: As `AuditFile`, at construction.
         StorageError: As `AuditFile`, at construction.
@@ -153,7 +156,7 @@ class AuditLog:
         self._retention_months = retention_months
         self._file = self._open_file(ChainEnd())
         self._queue: SimpleQueue[_PendingEntry | None] = SimpleQueue()
-        self._is_writable = True
+        self.is_writable = True
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
     def __enter__(self) -> Self:
@@ -164,11 +167,6 @@ class AuditLog:
         self._queue.put(None)
         self._thread.join()
         self._file.close()
-
-    @property
-    def is_writable(self) -> bool:
-        """False after the file or disk has failed, until a write or a trial succeeds."""
-        return self._is_writable
 
     async def record(self, entry: AuditEntry | Record) -> None:
         """Returns when the entry, an answer or the record of a decision, is in the log.
@@ -245,7 +243,7 @@ class AuditLog:
         """
         taken: list[_PendingEntry | None] = []
         try:
-            taken.append(self._queue.get(timeout=None if self._is_writable else TRIAL_INTERVAL_S))
+            taken.append(self._queue.get(timeout=None if self.is_writable else TRIAL_INTERVAL_S))
             while True:
                 taken.append(self._queue.get_nowait())
         except Empty:
@@ -301,8 +299,8 @@ class AuditLog:
         if error and not isinstance(error, (OSError, EulerLoRAError)):
             logger.error("cannot write a record", exc_info=error)
             return
-        if error and self._is_writable:
+        if error and self.is_writable:
             logger.error("cannot write the audit log: %s", error)
-        if not error and not self._is_writable:
+        if not error and not self.is_writable:
             logger.info("the audit log is writable again")
-        self._is_writable = error is None
+        self.is_writable = error is None
