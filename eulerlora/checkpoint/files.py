@@ -37,6 +37,7 @@ from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     CARD_FILE,
     check_digest,
+    file_sha256,
     file_type,
     published_backbone,
     read_backbone_weights,
@@ -375,7 +376,7 @@ def save_checkpoint(
             path = partial / TRAINING_IMAGES_FILE
             with atomic_write(path) as file:
                 save_file(dict(training_images), file)
-            config = config.model_copy(update={"training_images_sha256": _file_sha256(path)})
+            config = config.model_copy(update={"training_images_sha256": file_sha256(path)})
         write_card(partial, card)
         write_config(partial, config)
         write_known_answer(partial, load_checkpoint(partial).network, config)
@@ -440,7 +441,7 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
             return {}
         path = current_file(folder, TRAINING_IMAGES_FILE)
         try:
-            if _file_sha256(path) != expected:
+            if file_sha256(path) != expected:
                 raise CheckpointError(path, f"its SHA-256 differs from that in {CONFIG_FILE}")
             digests = load_file(path)
         except (OSError, SafetensorError) as error:
@@ -483,11 +484,6 @@ def _text(config: CheckpointConfig) -> str:
 
 def _revision(text: bytes) -> str:
     return f"sha256:{hashlib.sha256(text).hexdigest()}"
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_config(folder: Path) -> tuple[bytes, CheckpointConfig]:

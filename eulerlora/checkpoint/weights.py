@@ -69,6 +69,11 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def check_digest(path: Path, tensors: Mapping[str, Tensor], expected: str) -> None:
     """Raises CheckpointError unless tensors of the file `path` have the digest of the config."""
     digest = tensors_sha256(tensors)
@@ -385,8 +390,7 @@ def _download(name: str, url: str, file: Path) -> None:
 def _check_hash(file: Path, url: str) -> None:
     """Verifies the hash in a file's name; torch.hub does so only after a download."""
     try:
-        with file.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        digest = file_sha256(file)
     except OSError as error:
         raise SettingsError(f"{file}: cannot be read ({error.strerror})") from error
     prefix = _hash_prefix(url)

@@ -28,6 +28,7 @@ from eulerlora.checkpoint.weights import (
     CARD_FILE,
     STORED_DTYPES,
     at_image_size,
+    file_sha256,
     finite,
     from_torchvision,
     read_whole,
@@ -122,10 +123,7 @@ class WeightsSource:
     @property
     def sha256(self) -> str:
         """Of the weights' file; of several files, that of their digests in order."""
-        digests = []
-        for path in self.files:
-            with path.open("rb") as content:
-                digests.append(hashlib.file_digest(content, "sha256").hexdigest())
+        digests = [file_sha256(path) for path in self.files]
         if len(digests) == 1:
             return digests[0]
         return hashlib.sha256("".join(digests).encode()).hexdigest()
