@@ -65,12 +65,16 @@ MAX_BATCH_BYTES = 128 * 1024 * 1024
 """Images and bytes of a batch that a service accepts unless its settings say otherwise."""
 
 
-class TriageQuery(BaseModel):
-    """Parameters of `/triage`; any other parameter is an error."""
+class NoQuery(BaseModel):
+    """No parameters, and the base of all parameters; any other parameter is an error."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True
     )
+
+
+class TriageQuery(NoQuery):
+    """Parameters of `/triage`."""
 
     mode: Mode | SkipJsonSchema[None] = None
     """det: one pass per adapter; stoch: sampled passes. Default: the mode that the policy's
@@ -97,7 +101,7 @@ class TriageQuery(BaseModel):
 
 
 class TriageBatchQuery(TriageQuery):
-    """Parameters of `/triage/batch`; any other parameter is an error."""
+    """Parameters of `/triage/batch`."""
 
     lesions: Annotated[str, Field(pattern=r"^[0-9]{1,6}(,[0-9]{1,6})*$")] | SkipJsonSchema[None] = (
         None
@@ -107,36 +111,22 @@ class TriageBatchQuery(TriageQuery):
     """
 
 
-class EmbedQuery(BaseModel):
-    """Parameters of `/embed`; any other parameter is an error."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+class EmbedQuery(NoQuery):
+    """Parameters of `/embed`."""
 
     model: str | SkipJsonSchema[None] = None
     """Name of a served model; the first one by default."""
 
 
-class NoQuery(BaseModel):
-    """No parameters; any parameter is an error."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
-
-
-class ReportQuery(BaseModel):
-    """Parameters of `/triage/report`; any other parameter is an error."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+class ReportQuery(NoQuery):
+    """Parameters of `/triage/report`."""
 
     format: ReportFormat = "html"
     """html: a self-contained page; csv: a table with a row for each image."""
 
 
 class PredictQuery(TriageQuery):
-    """Parameters of `/predict` and `/predict/batch`; any other parameter is an error."""
+    """Parameters of `/predict` and `/predict/batch`."""
 
     mode: Mode = "det"
     """det: one pass per adapter; stoch: sampled passes."""
