@@ -61,11 +61,8 @@ def configure_openmp() -> None:
     """Sets the environment variables of `WAIT_POLICY`; call it before the first import of torch.
 
     OpenMP reads them once, when it is loaded. Also sets the number of threads if a quota of the
-    container is below the number of CPUs. Changes nothing that the user has set, and nothing on
-    other systems than Linux.
+    container is below the number of CPUs. Changes nothing that the user has set.
     """
-    if sys.platform != "linux":
-        return
     if os.environ.keys().isdisjoint(WAIT_POLICY):
         os.environ.update(WAIT_POLICY)
     cpus = available_cpus()
