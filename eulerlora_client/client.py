@@ -805,7 +805,7 @@ def _problem_of(document: Mapping[str, Any], status: int) -> Problem:
 
 
 @contextmanager
-def _transport_problems(url: httpx.URL, proxy: httpx.Proxy | None = None) -> Iterator[None]:
+def _transport_problems(url: httpx.URL, proxy: httpx.Proxy | None) -> Iterator[None]:
     through = "" if proxy is None else f" through the proxy {proxy.url} of the environment"
     try:
         yield

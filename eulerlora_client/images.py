@@ -128,9 +128,7 @@ class FileSelection:
         return left_out_notes(Counter(file_kind(file) for file in self.others), self.hidden)
 
 
-def list_files(
-    paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = EXTENSIONS
-) -> FileSelection:
+def list_files(paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str]) -> FileSelection:
     """Lists the given files, and all files with such an extension below the given folders.
 
     The order is that of the paths; files of a folder are sorted. Hidden files and those of systems
@@ -308,11 +306,12 @@ def without_metadata(data: bytes) -> bytes:
         MetadataNotRemoved: For any other format, such as DICOM, whose tags are not removed, and for
             a file whose parts cannot be told apart.
     """
-    if data.startswith(JPEG_START):
+    file_format = sniff(data)
+    if file_format == "JPEG":
         return b"".join(_jpeg_parts(data))
-    if data.startswith(PNG_SIGNATURE):
+    if file_format == "PNG":
         return b"".join(_png_parts(data))
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+    if file_format == "WEBP":
         content = b"WEBP" + b"".join(_webp_parts(data))
         return b"RIFF" + struct.pack("<I", len(content)) + content
     raise MetadataNotRemoved(f"{not_read(data)}; the file was not sent")

@@ -147,7 +147,7 @@ class Pipeline:
         slots: DecodingSlots,
         queue: RequestQueue,
         shift: ShiftMonitors,
-        audit: AuditLog | None = None,
+        audit: AuditLog | None,
         shadow: Shadow | None = None,
     ) -> None:
         self._models = models

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from eulerlora_client.image_formats import (
+    ICC_IDENTIFIER,
     RGB,
     YCC,
     ImageHeader,
@@ -229,11 +230,11 @@ def _png(image: Image.Image, profile: bytes) -> bytes:
 
 def _with_profile(jpeg: bytes, profile: bytes) -> bytes:
     """Adds a colour profile, unless it is empty or the file has one."""
-    if not profile or b"ICC_PROFILE\0" in jpeg[:_PROFILE_CHUNK]:
+    if not profile or ICC_IDENTIFIER in jpeg[:_PROFILE_CHUNK]:
         return jpeg
     chunks = [profile[at : at + _PROFILE_CHUNK] for at in range(0, len(profile), _PROFILE_CHUNK)]
     segments = (
-        b"\xff\xe2" + (len(chunk) + 16).to_bytes(2, "big") + b"ICC_PROFILE\0"
+        b"\xff\xe2" + (len(chunk) + 16).to_bytes(2, "big") + ICC_IDENTIFIER
         + bytes([number, len(chunks)]) + chunk
         for number, chunk in enumerate(chunks[:255], 1)
     )  # fmt: skip

@@ -26,7 +26,7 @@ from PIL import ExifTags, Image, ImageCms
 
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.answers import ImageQuality, PredictionWarning, WarningCode
+from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.policy.quality import has_frame, measure_quality
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from service.decoding import dicom, sandbox
@@ -196,7 +196,9 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         warnings, quality = image.warnings, None
         if job.with_quality:
             picture = Image.fromarray(image.pixels.permute(1, 2, 0).numpy())
-            quality = _quality(picture, image.full_size)
+            width, height = image.full_size or picture.size
+            quality = measure_quality(picture)
+            quality = quality.model_copy(update={"width": width, "height": height})
             warnings += (_FRAME,) if has_frame(picture) else ()
             warnings += (_RULER,) if has_ruler(picture) else ()
         return DecodedInput(
@@ -214,13 +216,6 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
             return Failure(kind="out_of_memory", text="decoding the image takes too much memory")
         return Failure(kind="defect", text=traceback.format_exc()[-MAX_TRACEBACK:])
-
-
-def _quality(picture: Image.Image, full_size: tuple[int, int] | None) -> ImageQuality:
-    """The size is that before the reduction, in pixels."""
-    quality = measure_quality(picture)
-    width, height = full_size or picture.size
-    return quality.model_copy(update={"width": width, "height": height})
 
 
 @cache

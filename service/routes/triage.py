@@ -5,7 +5,6 @@ import math
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Collection, Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -143,7 +142,7 @@ def triage_routes(
     pipeline: Pipeline,
     models: ServedModels,
     policy: Policy,
-    formats: Mapping[str, TriageFormat] = MappingProxyType({}),
+    formats: Mapping[str, TriageFormat],
 ) -> APIRouter:
     """The routes for the dispositions of one image, and of many with the lesions that they show.
 
@@ -199,7 +198,8 @@ def triage_routes(
 
         With `lesions`, also a disposition for each lesion: that of its most urgent image.
         """
-        asked, numbers = _prediction_query(query, policy), _lesion_numbers(query)
+        asked = _prediction_query(query, policy)
+        numbers = None if query.lesions is None else [*map(int, query.lesions.split(","))]
         results = await pipeline.predict_batch(request, asked, policy, numbers)
         if numbers is None:
             return batch_response(_NOT_CACHED, results=results)
@@ -307,11 +307,6 @@ def _with_default_mode(query_type: type[TriageQuery], policy: Policy) -> type[Tr
 
     mode: Any = (Annotated[Mode, Field(description=described)], default_mode)
     return create_model("DocumentedQuery", __base__=query_type, mode=mode)
-
-
-def _lesion_numbers(query: TriageBatchQuery) -> list[int] | None:
-    """The number of the lesion of each image; None if the request has none."""
-    return None if query.lesions is None else [*map(int, query.lesions.split(","))]
 
 
 def _prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
