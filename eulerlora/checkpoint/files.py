@@ -83,7 +83,6 @@ TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
 """Largest accepted difference of a probability from the stored one, by the model's precision."""
 
 _IMAGE_SEED = 0
-IMAGE_HEIGHT, IMAGE_WIDTH = 96, 128
 _SUM_TOLERANCE = 1e-6
 
 
@@ -221,8 +220,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
 def _synthetic_image() -> Tensor:
     """Smooth random colours, (3, height, width) uint8, different in every corner."""
     coarse = torch.rand(1, 3, 4, 5, generator=torch.Generator().manual_seed(_IMAGE_SEED))
-    size = (IMAGE_HEIGHT, IMAGE_WIDTH)
-    smooth = F.interpolate(coarse, size, mode="bilinear", align_corners=True)[0]
+    smooth = F.interpolate(coarse, (96, 128), mode="bilinear", align_corners=True)[0]
     return (255 * smooth).round().to(torch.uint8)
 
 

@@ -35,7 +35,7 @@ from eulerlora_contract.printable import NO_BREAK, printable
 from eulerlora_contract.sampling import AUTO, Auto
 
 _PACKAGE, _FOLDER = "eulerlora_client.report", "parts"
-TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
+STYLE, SCRIPT = "report.css", "report.js"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def report_html(
     by_name = sorted({row.name for row in ranked_rows}, key=lambda name: (name.casefold(), name))
     return (
         _environment()
-        .get_template(TEMPLATE)
+        .get_template("report.html.j2")
         .generate(
             rows=ranked_rows,
             counts=counts_by_status(ranked_rows),

@@ -30,7 +30,7 @@ from eulerlora_contract.errors import ImageError, UnsupportedImageError
 from service.settings import ImageSettings
 
 MEDIA_TYPE, EXTENSION = "application/dicom", ".dcm"
-MAGIC, MAGIC_AT = b"DICM", 128
+_MAGIC, _MAGIC_AT = b"DICM", 128
 _CLASSES = {
     "1.2.840.10008.5.1.4.1.1.77.1.4": "VL Photographic Image Storage",
     "1.2.840.10008.5.1.4.1.1.77.1.7": "Dermoscopic Photography Image Storage",
@@ -40,7 +40,7 @@ _JPEG = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
 _JPEG_2000 = ("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")
 _SYNTAXES = "uncompressed little-endian, JPEG Baseline or Extended, or JPEG 2000"
 
-META_GROUP, CLASS, SYNTAX = 0x0002, 0x0002, 0x0010  # elements of the file meta information
+_META_GROUP, _CLASS, _SYNTAX = 0x0002, 0x0002, 0x0010  # elements of the file meta information
 _LONG_LENGTHS = {b"OB", b"OW", b"UN", b"SQ", b"UT"}
 _MAX_META_ELEMENTS = 64
 
@@ -68,7 +68,7 @@ class _DicomImage:
 
 def is_dicom(data: bytes) -> bool:
     """Compares the magic number of DICOM files (PS3.10, 7.1)."""
-    return data[MAGIC_AT : MAGIC_AT + len(MAGIC)] == MAGIC
+    return data[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] == _MAGIC
 
 
 def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
@@ -88,10 +88,10 @@ def _transfer_syntax(data: bytes) -> tuple[str, ...]:
         UnsupportedImageError: For another class or transfer syntax.
     """
     elements = dict(_meta_elements(data))
-    if elements.get(CLASS) not in _CLASSES:
+    if elements.get(_CLASS) not in _CLASSES:
         raise UnsupportedImageError(f"expected a DICOM file of {' or '.join(_CLASSES.values())}")
     for group in (_NATIVE, _JPEG, _JPEG_2000):
-        if elements.get(SYNTAX) in group:
+        if elements.get(_SYNTAX) in group:
             return group
     raise UnsupportedImageError(f"expected the DICOM transfer syntax {_SYNTAXES}")
 
@@ -129,10 +129,10 @@ def load_library() -> None:
 
 def _meta_elements(data: bytes) -> Iterator[tuple[int, str]]:
     """Yields number and text of the elements of the file meta information (PS3.10, 7.1)."""
-    position = MAGIC_AT + len(MAGIC)
+    position = _MAGIC_AT + len(_MAGIC)
     for _ in range(_MAX_META_ELEMENTS):
         group = int.from_bytes(data[position : position + 2], "little")
-        if group != META_GROUP:
+        if group != _META_GROUP:
             return
         number = int.from_bytes(data[position + 2 : position + 4], "little")
         is_long = data[position + 4 : position + 6] in _LONG_LENGTHS

@@ -18,21 +18,21 @@ LAST_DESCRIPTOR = 3
 """Standard streams, and the socket to the service."""
 
 # linux/prctl.h
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 
 # linux/landlock.h
-CREATE_RULESET, RESTRICT_SELF, VERSION_FLAG = 444, 446, 1
+_CREATE_RULESET, _RESTRICT_SELF, _VERSION_FLAG = 444, 446, 1
 _RULESET = struct.Struct("=QQQ")
 _FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 5: 2**16 - 1}
 """All rights on files, by the first ABI with them."""
-NETWORK_ABI, NETWORK_RIGHTS = 4, 0b11  # bind and connect TCP
-SCOPE_ABI, SCOPES = 6, 0b11  # abstract Unix sockets, signals
+_NETWORK_ABI, _NETWORK_RIGHTS = 4, 0b11  # bind and connect TCP
+_SCOPE_ABI, _SCOPES = 6, 0b11  # abstract Unix sockets, signals
 
 # linux/seccomp.h, linux/audit.h, linux/bpf_common.h
-SET_MODE_FILTER, ALL_THREADS = 1, 1
-ALLOW, DENY, KILL_PROCESS = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
-LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
-NUMBER_AT, ARCHITECTURE_AT = 0, 4  # in seccomp_data
+_SET_MODE_FILTER, _ALL_THREADS = 1, 1
+_ALLOW, _DENY, _KILL_PROCESS = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
+_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # in seccomp_data
 _INSTRUCTION = struct.Struct("=HBBI")
 _ARCHITECTURES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
 """Its number in audit records, and that of the system call seccomp."""
@@ -100,29 +100,29 @@ def protect_memory() -> str:
     Raises:
         OSError: If the kernel refuses.
     """
-    _call(LIBC.prctl, PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _call(LIBC.prctl, _PR_SET_DUMPABLE, 0, 0, 0, 0)
     return "not dumpable"
 
 
 def end_with_parent(signal: int) -> None:
     """Makes the kernel send a signal to this process when its parent ends."""
-    _call(LIBC.prctl, PR_SET_PDEATHSIG, signal, 0, 0, 0)
+    _call(LIBC.prctl, _PR_SET_PDEATHSIG, signal, 0, 0, 0)
 
 
 def _renounce_privileges() -> str:
-    _call(LIBC.prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _call(LIBC.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     return "no new privileges"
 
 
 def _renounce_files() -> str:
-    abi = _call(LIBC.syscall, CREATE_RULESET, None, 0, VERSION_FLAG)
+    abi = _call(LIBC.syscall, _CREATE_RULESET, None, 0, _VERSION_FLAG)
     rights = _FILE_RIGHTS[max(first for first in _FILE_RIGHTS if first <= abi)]
-    network = NETWORK_RIGHTS if abi >= NETWORK_ABI else 0
-    rules = _RULESET.pack(rights, network, SCOPES if abi >= SCOPE_ABI else 0)
-    size = 8 * (1 + (abi >= NETWORK_ABI) + (abi >= SCOPE_ABI))
-    ruleset = _call(LIBC.syscall, CREATE_RULESET, rules, size, 0)
+    network = _NETWORK_RIGHTS if abi >= _NETWORK_ABI else 0
+    rules = _RULESET.pack(rights, network, _SCOPES if abi >= _SCOPE_ABI else 0)
+    size = 8 * (1 + (abi >= _NETWORK_ABI) + (abi >= _SCOPE_ABI))
+    ruleset = _call(LIBC.syscall, _CREATE_RULESET, rules, size, 0)
     try:
-        _call(LIBC.syscall, RESTRICT_SELF, ruleset, 0)
+        _call(LIBC.syscall, _RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
     return f"no files (Landlock ABI {abi})"
@@ -148,17 +148,17 @@ def _filter_calls() -> str:
     content = b"".join(
         _INSTRUCTION.pack(*instruction)
         for instruction in (
-            (LOAD, 0, 0, ARCHITECTURE_AT),
-            (JUMP_IF_EQUAL, 1, 0, architecture),
-            (RETURN, 0, 0, KILL_PROCESS),
-            (LOAD, 0, 0, NUMBER_AT),
-            *((JUMP_IF_EQUAL, len(calls) - at, 0, call) for at, call in enumerate(calls)),
-            (RETURN, 0, 0, DENY),
-            (RETURN, 0, 0, ALLOW),
+            (_LOAD, 0, 0, _ARCHITECTURE_AT),
+            (_JUMP_IF_EQUAL, 1, 0, architecture),
+            (_RETURN, 0, 0, _KILL_PROCESS),
+            (_LOAD, 0, 0, _NUMBER_AT),
+            *((_JUMP_IF_EQUAL, len(calls) - at, 0, call) for at, call in enumerate(calls)),
+            (_RETURN, 0, 0, _DENY),
+            (_RETURN, 0, 0, _ALLOW),
         )
     )
     program = _FilterProgram(len(content) // _INSTRUCTION.size, content)
-    if _call(LIBC.syscall, seccomp, SET_MODE_FILTER, ALL_THREADS, ctypes.byref(program)):
+    if _call(LIBC.syscall, seccomp, _SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(program)):
         raise OSError(0, "a thread has another filter")
     return "no network, programs or other processes (seccomp)"
 

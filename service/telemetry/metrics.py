@@ -65,24 +65,24 @@ CACHE_S = 1.0
 """Age up to which a scrape gets the text of an earlier one, which takes 13 ms to write."""
 
 _Labels = tuple[str, ...]
-BY_MODEL, BY_MODE = ("model",), ("model", "mode")
+_BY_MODEL, _BY_MODE = ("model",), ("model", "mode")
 _COUNTERS: Mapping[str, tuple[str, _Labels]] = {
-    "predictions": ("Predictions.", (*BY_MODE, "client")),
-    "dispositions": ("Dispositions of the triage policy.", (*BY_MODEL, "disposition")),
-    "decisions": ("Decisions of people on dispositions, by kind.", (*BY_MODEL, "kind")),
+    "predictions": ("Predictions.", (*_BY_MODE, "client")),
+    "dispositions": ("Dispositions of the triage policy.", (*_BY_MODEL, "disposition")),
+    "decisions": ("Decisions of people on dispositions, by kind.", (*_BY_MODEL, "kind")),
     "diagnoses": (
         "Confirmed diagnoses, by the disposition that was suggested.",
-        (*BY_MODEL, "critical", "disposition"),
+        (*_BY_MODEL, "critical", "disposition"),
     ),
-    "ood_checked": ("Images compared with an OOD threshold.", BY_MODE),
-    "ood": ("Images flagged as out of distribution.", BY_MODE),
-    "unfamiliar_checked": ("Images compared with a threshold of feature_distance.", BY_MODE),
-    "unfamiliar": ("Images flagged as unfamiliar.", BY_MODE),
+    "ood_checked": ("Images compared with an OOD threshold.", _BY_MODE),
+    "ood": ("Images flagged as out of distribution.", _BY_MODE),
+    "unfamiliar_checked": ("Images compared with a threshold of feature_distance.", _BY_MODE),
+    "unfamiliar": ("Images flagged as unfamiliar.", _BY_MODE),
     "refusals": ("Problems in responses, by code.", ("reason",)),
-    "shadow_answers": ("Answers for the shadow to compare, by outcome.", (*BY_MODEL, "outcome")),
+    "shadow_answers": ("Answers for the shadow to compare, by outcome.", (*_BY_MODEL, "outcome")),
     "shadow_fields": (
         "Fields of compared answers, by what the shadow says instead.",
-        (*BY_MODEL, "field", "result"),
+        (*_BY_MODEL, "field", "result"),
     ),
     "requests": (
         "Completed HTTP requests; 499 for a disconnected client.",
@@ -92,27 +92,27 @@ _COUNTERS: Mapping[str, tuple[str, _Labels]] = {
 """Description and labels by name, without its prefix."""
 
 _HISTOGRAMS: Mapping[str, tuple[str, _Labels, tuple[float, ...]]] = {
-    "entropy_nats": ("Entropy of the mean prediction.", BY_MODE, _ENTROPIES_NATS),
+    "entropy_nats": ("Entropy of the mean prediction.", _BY_MODE, _ENTROPIES_NATS),
     "mutual_information_nats": (
-        "Mutual information between class and trajectory.", BY_MODE, _INFORMATION_NATS,
+        "Mutual information between class and trajectory.", _BY_MODE, _INFORMATION_NATS,
     ),
-    "msp_ratio": ("Probability of the most likely class.", BY_MODE, _PROBABILITIES),
+    "msp_ratio": ("Probability of the most likely class.", _BY_MODE, _PROBABILITIES),
     "auto_samples": (
-        "Samples per adapter with samples=auto.", BY_MODEL, AUTO_ROUNDS,
+        "Samples per adapter with samples=auto.", _BY_MODEL, AUTO_ROUNDS,
     ),
-    "decode_seconds": ("Time from file to network input.", BY_MODEL, _DURATIONS_S),
+    "decode_seconds": ("Time from file to network input.", _BY_MODEL, _DURATIONS_S),
     "queue_wait_seconds": (
         "Time of an image from the end of its body to its pass, without decoding.",
-        BY_MODEL, _DURATIONS_S,
+        _BY_MODEL, _DURATIONS_S,
     ),
-    "model_seconds": ("Run time of the batch of an image.", BY_MODEL, _DURATIONS_S),
+    "model_seconds": ("Run time of the batch of an image.", _BY_MODEL, _DURATIONS_S),
     "request_duration_seconds": (
         "Time from headers to the end of the response.", ("method", "route"), _DURATIONS_S,
     ),
     "request_body_bytes": ("Received bytes of a request body.", ("route",), _BODY_BYTES),
-    "batch_rows": ("Rows of a batch.", BY_MODEL, _ROWS),
-    "batch_questions": ("Images in a batch.", BY_MODEL, _ROWS),
-    "batch_seconds": ("Run time of a batch.", BY_MODEL, _DURATIONS_S),
+    "batch_rows": ("Rows of a batch.", _BY_MODEL, _ROWS),
+    "batch_questions": ("Images in a batch.", _BY_MODEL, _ROWS),
+    "batch_seconds": ("Run time of a batch.", _BY_MODEL, _DURATIONS_S),
 }  # fmt: skip
 """Description, labels and buckets by name, without its prefix."""
 
