@@ -364,7 +364,6 @@ def _difference(network: _MergedNetwork, images: Tensor, path: Path) -> float:
     return worst
 
 
-_LORA = ("lora_A.weight", "lora_B.weight")
 _VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
 _TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
     4: ("query", "key", "value", "attention.output.dense"),
@@ -448,7 +447,8 @@ def _write_adapter(
     for index, factors in enumerate(zip(member.down, member.up, strict=True)):
         prefix = MODULE_PREFIX + _VIT_BLOCKS[version].format(index)
         for module, down, up in zip(VIT_PROJECTIONS[version], *factors, strict=True):
-            tensors |= {f"{prefix}{module}.{_LORA[0]}": down, f"{prefix}{module}.{_LORA[1]}": up}
+            tensors[f"{prefix}{module}.lora_A.weight"] = down
+            tensors[f"{prefix}{module}.lora_B.weight"] = up
     folder.mkdir()
     write_tensors(folder / "adapter_model.safetensors", tensors, torch.float32, {"format": "pt"})
     settings = checkpoint.network.settings
