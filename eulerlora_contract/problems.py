@@ -314,7 +314,7 @@ _BY_STATUS: Mapping[int, type[Problem]] = {
 
 
 def problem_class(code: str | None, status: int) -> type[Problem]:
-    """Returns the class of a response without a result; an unknown code falls back on the status.
+    """The class of a response without a result; an unknown code falls back on the status.
 
     A later service or a proxy may send codes that are not in this module.
     """

@@ -23,7 +23,7 @@ _NEGLIGIBLE = 1e-9  # a rounding error of released fractions
 
 
 def client_of(scope: Mapping[str, Any]) -> str:
-    """Returns who sent a request: the name of its API key, otherwise the address of its peer.
+    """Who sent a request: the name of its API key, otherwise the address of its peer.
 
     Behind a trusted proxy, the server replaces the peer by the forwarded address.
     """
@@ -50,7 +50,7 @@ class ClientTurns:
 
 @lru_cache(maxsize=1024)
 def address_network(address: str) -> str:
-    """Returns an IPv4 address, or the /64 network of an IPv6 address."""
+    """An IPv4 address, or the /64 network of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -117,7 +117,7 @@ class FairQueue(Generic[_Item]):
         may_start: Callable[[str], bool] = lambda _: True,
         is_allowed: Callable[[_Item], bool] = lambda _: True,
     ) -> _Item | None:
-        """Returns the next item in fair order, or None.
+        """The next item in fair order, or None.
 
         Args:
             may_start: Of a client; others are skipped and keep their turn.
@@ -199,7 +199,7 @@ class SharedCapacity:
             del self._held[client]
 
     def utilization(self, client: str, amount: float) -> float:
-        """Returns the used fraction of what the client may hold, with `amount` more.
+        """The used fraction of what the client may hold, with `amount` more.
 
         A client that was admitted alone and exceeds its part counts as one that just fits, so that
         others are admitted as usual.
@@ -214,7 +214,7 @@ class SharedCapacity:
         )
 
     def finish_work(self, client: str, amount: float) -> float:
-        """Returns the work that all clients get until the client has got `amount` more.
+        """The work that all clients get until the client has got `amount` more.
 
         Under fair sharing without arrivals: until then every other client has got the same or is
         done.
@@ -247,7 +247,7 @@ class RecentClients:
         self._forget_inactive()
 
     def may_start(self, client: str, workers: int, running: Sequence[Collection[str]]) -> bool:
-        """Returns whether a free worker may take work of a client.
+        """True if a free worker may take work of a client.
 
         Args:
             client: Whose work is next.
@@ -259,7 +259,7 @@ class RecentClients:
         return not all(client in clients for clients in running)
 
     def has_other(self, client: str) -> bool:
-        """Returns whether another client is active."""
+        """True if another client is active."""
         self._forget_inactive()
         return len(self._last_s) > (client in self._last_s)
 
@@ -316,7 +316,7 @@ class ClientQuota:
             del self._balances[oldest]
 
     def _left(self, client: str) -> float:
-        """Returns what a client may use now."""
+        """What a client may use now."""
         balance = self._balances.get(client)
         if balance is None:
             return self._capacity

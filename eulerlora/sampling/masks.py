@@ -59,7 +59,7 @@ class AdapterSettings(Settings):
 
 
 def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Generator) -> Tensor:
-    """Returns masks M (*shape, rank) on the CPU: r/K on a random subset of K directions, else 0.
+    """Masks M (*shape, rank) on the CPU: r/K on a random subset of K directions, else 0.
 
     K is uniform on {min_rank, ..., rank}, independently for every entry of `shape`; the subset is
     uniform without replacement. Every entry has mean 1 (paper, "Stochastic rank configurations").
@@ -71,7 +71,7 @@ def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Gene
 
 
 def terminal_coefficients(masks: Tensor, scale: float) -> Tensor:
-    """Returns the coefficients at O after all Euler steps (paper, eq. terminal state).
+    """The coefficients at O after all Euler steps (paper, eq. terminal state).
 
     The mean over draws is 1 for every number of steps.
 
@@ -88,7 +88,7 @@ def terminal_coefficients(masks: Tensor, scale: float) -> Tensor:
 def draw_trajectories(
     count: int, blocks: int, settings: AdapterSettings, generator: Generator
 ) -> Tensor:
-    """Returns coefficients (count, blocks, 4, rank) of independent trajectories, of any adapters.
+    """Coefficients (count, blocks, 4, rank) of independent trajectories, of any adapters.
 
     Q, K and V have one mask each, O has the terminal coefficients of `settings.steps` masks. All
     masks are independent over trajectories, blocks, projections and steps.
@@ -103,13 +103,13 @@ def draw_trajectories(
 
 
 def _coefficients(masks: Tensor, scale: float) -> Tensor:
-    """Returns (count, blocks, 4, rank) from masks (3 + steps, count, blocks, rank)."""
+    """(count, blocks, 4, rank) from masks (3 + steps, count, blocks, rank)."""
     output = terminal_coefficients(masks[INPUT_PROJECTIONS:], scale)
     return torch.stack([*masks[:INPUT_PROJECTIONS], output], dim=2)
 
 
 def det_coefficients(blocks: int, settings: AdapterSettings) -> Tensor:
-    """Returns the coefficients (A, blocks, 4, A * rank) of mode det: ones, adapter by adapter."""
+    """The coefficients (A, blocks, 4, A * rank) of mode det: ones, adapter by adapter."""
     ones = torch.ones(settings.adapters, blocks, len(PROJECTIONS), settings.rank)
     return on_stacked_ranks(ones, settings.adapters)
 
@@ -136,7 +136,7 @@ def on_stacked_ranks(coefficients: Tensor, adapters: int) -> Tensor:
 def draw_balanced_trajectories(
     samples: int, blocks: int, settings: AdapterSettings, generator: Generator, first: int = 0
 ) -> Tensor:
-    """Returns coefficients (adapters * samples, blocks, 4, rank), adapter by adapter.
+    """Coefficients (adapters * samples, blocks, 4, rank), adapter by adapter.
 
     The trajectories of an adapter are balanced against each other; each alone has the law of
     `draw_trajectories`. Adapters, blocks, projections and steps are independent. The first
@@ -156,7 +156,7 @@ def draw_balanced_trajectories(
 def draw_balanced_masks(
     shape: tuple[int, ...], samples: int, rank: int, min_rank: int, generator: Generator
 ) -> Tensor:
-    """Returns masks (*shape, samples, rank) on the CPU; samples are balanced against each other.
+    """Masks (*shape, samples, rank) on the CPU; samples are balanced against each other.
 
     The entries of `shape` are independent. For a generator in the same state, the first samples do
     not depend on the number of samples.
@@ -172,7 +172,7 @@ def draw_balanced_masks(
 
 
 def balanced_ranks(first: Tensor, groups: int, rank: int, min_rank: int) -> Tensor:
-    """Returns the number of active directions of every sample, (..., groups, 4): K, K, K', K'.
+    """The number of active directions of every sample, (..., groups, 4): K, K, K', K'.
 
     Args:
         first: (..., 1), K - min_rank of the first group. Each further group advances it by a fixed
@@ -188,7 +188,7 @@ def balanced_ranks(first: Tensor, groups: int, rank: int, min_rank: int) -> Tens
 
 
 def consecutive_masks(positions: Tensor, active: Tensor) -> Tensor:
-    """Returns masks (..., samples, rank) of consecutive arcs on the circle, with entries r/K.
+    """Masks (..., samples, rank) of consecutive arcs on the circle, with entries r/K.
 
     Args:
         positions: (..., rank), the position of each direction on the circle.
@@ -201,6 +201,6 @@ def consecutive_masks(positions: Tensor, active: Tensor) -> Tensor:
 
 
 def _golden_stride(count: int) -> int:
-    """Returns the step coprime to `count` that is nearest to the golden section of `count`."""
+    """The step coprime to `count` that is nearest to the golden section of `count`."""
     steps = [step for step in range(1, count + 1) if math.gcd(step, count) == 1]
     return min(steps, key=lambda step: abs(step - _GOLDEN * count))

@@ -34,7 +34,7 @@ _SUM_TOLERANCE = 0.01
 
 
 def summarise(trajectories: Tensor) -> Uncertainty:
-    """Returns the uncertainty of n images.
+    """The uncertainty of n images.
 
     Args:
         trajectories: (n, trajectories, classes) probabilities, such as `logits.softmax(-1)`.
@@ -62,12 +62,12 @@ def summarise(trajectories: Tensor) -> Uncertainty:
 
 
 def shape_of(value: object) -> tuple[int, ...]:
-    """Returns the shape of a tensor, () for another value."""
+    """The shape of a tensor, () for another value."""
     return tuple(value.shape) if isinstance(value, Tensor) else ()
 
 
 def kind_of(value: object) -> str:
-    """Returns data type and shape of a tensor or array, or the type of another value."""
+    """Data type and shape of a tensor or array, or the type of another value."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{type(value).__name__} {value.dtype} {tuple(value.shape)}"
     return type(value).__name__
@@ -95,7 +95,7 @@ class Variance:
 
 
 def variance_of(trajectories: Tensor, views: Tensor) -> Variance:
-    """Returns the parts of the variance.
+    """The parts of the variance.
 
     Args:
         trajectories: (n, adapters, samples, classes) probabilities.

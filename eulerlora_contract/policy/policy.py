@@ -63,7 +63,7 @@ BY_URGENCY: tuple[TriageStatus, ...] = (
 
 
 def urgency(status: TriageStatus) -> int:
-    """Returns the rank of a status: 0 for routine, higher is more urgent."""
+    """The rank of a status: 0 for routine, higher is more urgent."""
     return BY_URGENCY.index(status)
 
 
@@ -83,7 +83,7 @@ _Flags = Any
 
 
 def dispositions(reasons: Mapping[Reason, _Flags]) -> dict[Disposition, _Flags]:
-    """Returns for every disposition whether it is possible; one is if all reasons are known.
+    """For every disposition, whether it is possible; one is if all reasons are known.
 
     Args:
         reasons: True if a reason applies, NaN if that is unknown. A reason that is missing does
@@ -404,7 +404,7 @@ class Policy(Settings):
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
     def decide(self, prediction: Prediction, quality: ImageQuality) -> Decision:
-        """Returns the decision on an image.
+        """The decision on an image.
 
         Raises:
             PolicyError: As `target_probability`.
@@ -425,7 +425,7 @@ class Policy(Settings):
     def reasons(
         self, target: Any, entropy: Any, flags: Mapping[Reason, _Flags]
     ) -> dict[Reason, _Flags]:
-        """Returns which reasons apply to an image, or to each of n images.
+        """Which reasons apply to an image, or to each of n images.
 
         Args:
             target: Summed probability of the target classes, a number or (n,).
@@ -440,7 +440,7 @@ class Policy(Settings):
         }
 
     def target_probability(self, prediction: Prediction) -> float:
-        """Returns the summed probability of the target classes.
+        """The summed probability of the target classes.
 
         Raises:
             PolicyError: If the model lacks one of them.
@@ -454,7 +454,7 @@ class Policy(Settings):
         return math.fsum(prediction.probabilities[name] for name in self.target.classes)
 
     def fitted_to(self, prediction: Prediction) -> bool:
-        """Returns True if the thresholds were set for this revision and these options."""
+        """True if the thresholds were set for this revision and these options."""
         evidence = self.evidence
         if evidence is None:
             return False
@@ -479,7 +479,7 @@ class Policy(Settings):
 def default_sampling(
     evidence: Evidence | None, mode: Mode | None = None, samples: int | Auto | None = None
 ) -> tuple[Mode, int | Auto | None]:
-    """Returns the mode and samples of a triage request: given values, or those of the evidence.
+    """The mode and samples of a triage request: given values, or those of the evidence.
 
     Without evidence, the default is mode det, as for predictions.
     """
@@ -497,12 +497,12 @@ DEFAULT_FILE = "policy.toml"
 
 
 def default_policy() -> Policy:
-    """Returns the packaged policy."""
+    """The packaged policy."""
     return parse_policy(default_policy_text(), DEFAULT_FILE)
 
 
 def default_policy_text() -> str:
-    """Returns the text of the packaged policy file."""
+    """The text of the packaged policy file."""
     return files("eulerlora_contract.policy").joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
 
 
@@ -516,7 +516,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def read_policy_text(path: Path) -> str:
-    """Returns the text of a policy file.
+    """The text of a policy file.
 
     Raises:
         SettingsError: With the file.
@@ -530,7 +530,7 @@ def read_policy_text(path: Path) -> str:
 
 
 def policy_of(content: Mapping[str, Any], name: str) -> Policy:
-    """Returns the policy that a service describes; ignores keys of later versions.
+    """The policy that a service describes; ignores keys of later versions.
 
     Raises:
         SettingsError: With a message that begins with `name`.
@@ -542,7 +542,7 @@ def policy_of(content: Mapping[str, Any], name: str) -> Policy:
 
 
 def parse_policy(text: str, name: str) -> Policy:
-    """Returns the policy in a TOML text; errors begin with `name`. Raises SettingsError."""
+    """The policy in a TOML text; errors begin with `name`. Raises SettingsError."""
     try:
         return validated(Policy, toml_tables(text))
     except SettingsError as error:

@@ -19,7 +19,7 @@ _MIN_WHITE = 250
 
 
 def measure_quality(image: Image.Image) -> ImageQuality:
-    """Returns the quality of an upright image in sRGB, of mode RGB or L.
+    """The quality of an upright image in sRGB, of mode RGB or L.
 
     All measures except the size are taken on the luma (ITU-R BT.601) in sRGB, reduced to 128
     pixels for the longer side, so that they do not depend on the resolution. Smaller images are
@@ -70,7 +70,7 @@ def _frame_lines(lines: Sequence[Image.Image]) -> int:
 
 
 def laplacian_variance(luma: Image.Image) -> float:
-    """Returns the variance of the four-neighbour Laplacian, without the border.
+    """The variance of the four-neighbour Laplacian, without the border.
 
     Args:
         luma: Mode F. 0 for an image with a side below three pixels. The focus measure LAPV of
@@ -92,7 +92,7 @@ def laplacian_variance(luma: Image.Image) -> float:
 
 
 def _shifted(image: Image.Image, x: int, y: int) -> Image.Image:
-    """Returns the image without its border of one pixel, moved by an offset."""
+    """The image without its border of one pixel, moved by an offset."""
     return image.crop((1 + x, 1 + y, image.width - 1 + x, image.height - 1 + y))
 
 
@@ -102,14 +102,14 @@ def _evaluate(expression: Any, **images: Image.Image) -> Image.Image:
 
 
 def _mean(image: Image.Image) -> float:
-    """Returns the mean of an image of mode F; Pillow accumulates it in double precision."""
+    """The mean of an image of mode F; Pillow accumulates it in double precision."""
     mean = image.resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))
     assert isinstance(mean, float)
     return mean
 
 
 def _working_luma(image: Image.Image) -> Image.Image:
-    """Returns the luma in 0..255, mode F."""
+    """The luma in 0..255, mode F."""
     gray = image.convert("L").convert("F")
     scale = _WORKING_SIDE_PX / max(gray.size)
     if scale < 1:

@@ -114,12 +114,12 @@ NOT_FITTED = (
 
 
 def reason_words(reason: Reason, policy: Policy) -> str:
-    """Returns a reason for people, with the policy's word for its target."""
+    """A reason for people, with the policy's word for its target."""
     return REASONS[reason].format(target=policy.target.name)
 
 
 def not_established(policy: Policy) -> str | None:
-    """Returns what the fit of a policy did not show; None if it showed all that is required."""
+    """What the fit of a policy did not show; None if it showed all that is required."""
     evidence = policy.evidence
     if evidence is None:
         return NOT_FITTED
@@ -135,7 +135,7 @@ def not_established(policy: Policy) -> str | None:
 
 
 def _fit_sentences(target: TargetRules, evidence: Evidence) -> tuple[str, str]:
-    """Returns what the fit shows about the routine and about the urgent threshold."""
+    """What the fit shows about the routine and about the urgent threshold."""
     routine, urgent, confidence = evidence.fit.routine, evidence.fit.urgent, evidence.confidence
     share = f"a share of {urgent.wanted:g} among new lesions"
     return (
@@ -154,7 +154,7 @@ def _fit_sentences(target: TargetRules, evidence: Evidence) -> tuple[str, str]:
 
 
 def pathway(decision: Decision) -> str:
-    """Returns the suggested pathway of a decision, in a few sentences."""
+    """The suggested pathway of a decision, in a few sentences."""
     disposition, reasons = decision.disposition, decision.reasons
     sentences = [PATHWAYS[disposition]]
     if disposition is Disposition.URGENT and Reason.UNFAMILIAR in reasons:
@@ -172,7 +172,7 @@ def triage_result(
     policy: Policy,
     class_names: Mapping[str, str],
 ) -> TriageResult:
-    """Returns the answer for one image that `policy` has decided on.
+    """The answer for one image that `policy` has decided on.
 
     `class_names` has the name of every class for people, by its code.
     """
@@ -209,7 +209,7 @@ def triage_result(
 
 
 def most_urgent(answers: Sequence[TriageResult | None]) -> int:
-    """Returns the position of the answer that decides about a lesion.
+    """The position of the answer that decides about a lesion.
 
     Of the equally urgent ones, it is the one with the highest target probability.
 
@@ -229,7 +229,7 @@ def most_urgent(answers: Sequence[TriageResult | None]) -> int:
 def lesion_results(
     answers: Sequence[TriageResult | None], lesions: Sequence[int]
 ) -> tuple[LesionResult, ...]:
-    """Returns the results for the lesions of a batch, in the order of their first images.
+    """The results for the lesions of a batch, in the order of their first images.
 
     Args:
         answers: As in `most_urgent`.
@@ -253,13 +253,13 @@ def lesion_results(
 
 
 def decided(result: TriageResult, policy: Policy) -> TriageResult:
-    """Returns the answer with the decision of another policy. Raises as `Policy.decide`."""
+    """The answer with the decision of another policy. Raises as `Policy.decide`."""
     decision = policy.decide(result.prediction, result.quality)
     return triage_result(result.prediction, result.quality, decision, policy, result.class_names)
 
 
 def _measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
-    """Returns the performance of a policy on each data set; () if it was not measured."""
+    """The performance of a policy on each data set; () if it was not measured."""
     if policy.evidence is None:
         return ()
     return tuple(
@@ -279,7 +279,7 @@ def _measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
 
 
 def policy_description(policy: Policy) -> PolicyDescription:
-    """Returns the answer of `/triage/policy`."""
+    """The answer of `/triage/policy`."""
     mode, samples = default_sampling(policy.evidence)
     return PolicyDescription(
         version=policy.version,
@@ -374,7 +374,7 @@ class Performance:
 
 
 def performance(policy: Policy) -> Performance | None:
-    """Returns the performance of a policy's thresholds; None if it was not measured."""
+    """The performance of a policy's thresholds; None if it was not measured."""
     evidence = policy.evidence
     if evidence is None or not evidence.measured:
         return None
@@ -405,7 +405,7 @@ def _group_row(one: MeasuredEvidence, group: GroupEvidence) -> list[str]:
 
 
 def _figure(figure: IntervalEvidence | None) -> str:
-    """Returns a share or an AUROC with the number of lesions behind it."""
+    """A share or an AUROC with the number of lesions behind it."""
     if figure is None:
         return "none"
     if figure.lesions < _FEW_LESIONS or figure.low is None or figure.high is None:
@@ -414,7 +414,7 @@ def _figure(figure: IntervalEvidence | None) -> str:
 
 
 def _lesions_by_group(one: MeasuredEvidence, target: TargetClasses) -> dict[str, TargetEvidence]:
-    """Returns the lesions of the critical and of all target classes; once if they are the same."""
+    """The lesions of the critical and of all target classes; once if they are the same."""
     return {target.critical.name: one.critical, target.name: one.target}
 
 
@@ -468,5 +468,5 @@ def _specificity(one: MeasuredEvidence) -> str:
 
 
 def interval(share: float, low: float, high: float) -> str:
-    """Returns a share with its interval, such as "0.561 [0.533, 0.589]"."""
+    """A share with its interval, such as "0.561 [0.533, 0.589]"."""
     return f"{share:.3f} [{low:.3f}, {high:.3f}]"

@@ -173,14 +173,14 @@ def _due_command(
 
 
 def later_by(time: datetime, months: int) -> datetime:
-    """Returns the time some calendar months later; on a shorter month, on its last day."""
+    """The time some calendar months later; on a shorter month, on its last day."""
     year, month = divmod(time.year * 12 + time.month - 1 + months, 12)
     day = min(time.day, calendar.monthrange(year, month + 1)[1])
     return time.replace(year=year, month=month + 1, day=day)
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """Returns the files, and the audit logs in folders. Raises ClickException if there are none."""
+    """The files, and the audit logs in folders. Raises ClickException if there are none."""
     from service.audit.file import audit_files  # noqa: PLC0415 - fast --help
 
     files = [file for path in paths for file in (audit_files(path) if path.is_dir() else [path])]

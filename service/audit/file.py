@@ -46,12 +46,12 @@ class ChainEnd:
 
 
 def key_id(key: bytes) -> str:
-    """Returns 16 hex digits that identify a key without revealing it."""
+    """16 hex digits that identify a key without revealing it."""
     return hmac.digest(key, b"identifier", hashlib.sha256).hex()[:16]  # no line is so short
 
 
 def canonical(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as canonical JSON.
+    """A record as canonical JSON.
 
     Raises:
         ValueError: For NaN and infinities.
@@ -61,7 +61,7 @@ def canonical(record: Mapping[str, Any]) -> bytes:
 
 
 def encode_line(record: Mapping[str, Any], end: ChainEnd, key: bytes) -> tuple[bytes, ChainEnd]:
-    """Returns the line of a record appended at `end`, and the new end of the chain.
+    """The line of a record appended at `end`, and the new end of the chain.
 
     Raises:
         ValueError: For a line longer than MAX_LINE_BYTES.
@@ -75,7 +75,7 @@ def encode_line(record: Mapping[str, Any], end: ChainEnd, key: bytes) -> tuple[b
 
 
 def _decode_line(line: bytes, key: bytes) -> Record:
-    """Returns the record of one line after checking its `mac`.
+    """The record of one line after checking its `mac`.
 
     Raises:
         ValueError: With a reason.
@@ -174,7 +174,7 @@ class AuditFile:
             self._truncate()
 
     def is_rotated(self) -> bool:
-        """Returns whether the file was renamed and its path is now missing or an empty file."""
+        """True if the file was renamed and its path is now missing or an empty file."""
         opened = os.fstat(self._descriptor)
         try:
             current = self.path.stat()
@@ -260,7 +260,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _size_of_lines(descriptor: int) -> tuple[int, bytes]:
-    """Returns the size of all whole lines, and the bytes after them."""
+    """The size of all whole lines, and the bytes after them."""
     size = os.fstat(descriptor).st_size
     start = max(0, size - MAX_LINE_BYTES)
     whole, newline, torn = os.pread(descriptor, size - start, start).rpartition(b"\n")
@@ -279,7 +279,7 @@ class ChainError(EulerLoRAError):
 
 
 def audit_files(folder: Path) -> list[Path]:
-    """Returns the audit files in a folder, of any format; other files are left out."""
+    """The audit files in a folder, of any format; other files are left out."""
     return [path for path in sorted(folder.iterdir()) if _is_audit_file(path)]
 
 

@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
-    """Returns the secret from a file, or from EULERLORA_AUDIT_SECRET if no file is given.
+    """The secret from a file, or from EULERLORA_AUDIT_SECRET if no file is given.
 
     Strips trailing line ends.
 
@@ -86,12 +86,12 @@ def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
 
 
 def chain_key(secret: bytes) -> bytes:
-    """Returns the key of the chain of lines."""
+    """The key of the chain of lines."""
     return hmac.digest(secret, b"eulerlora audit chain", hashlib.sha256)
 
 
 def image_hash(secret: bytes, content: bytes) -> str:
-    """Returns the HMAC-SHA-256 of an image file as uploaded, in hex.
+    """The HMAC-SHA-256 of an image file as uploaded, in hex.
 
     Without the secret, nobody can check whether a given image is in the log.
     """
@@ -184,7 +184,7 @@ class AuditLog:
     async def answered(
         self, request_id: str, index: int | None, client: str | None
     ) -> AnsweredImage:
-        """Returns the last answer of `/triage` to a client with this request id, of this image.
+        """The last answer of `/triage` to a client with this request id, of this image.
 
         Reads the log from its end, in a thread.
 
@@ -234,7 +234,7 @@ class AuditLog:
                 self._try_file()
 
     def _take_all(self) -> list[_PendingEntry | None]:
-        """Returns all queued entries; waits for one if the queue is empty.
+        """All queued entries; waits for one if the queue is empty.
 
         None means stop.
 
