@@ -105,7 +105,8 @@ def _verify_command(
             lines_since = 0
         is_wanted = wanted is not None and last.get("image") == wanted
         if is_wanted or (shows_decisions and kind == DECISION and wanted is None):
-            click.echo("  ".join(_field(name, last[name]) for name in shown[kind]))
+            fields = (f"{name}={printable(str(last[name]))}" for name in shown[kind])
+            click.echo("  ".join(fields))
     if lines_since is None:
         raise click.ClickException(
             f"expected the line {expect_last}, got {kinds.total():,} valid lines without it: the "
@@ -187,7 +188,3 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     if not files:
         raise click.ClickException(f"{paths[0]}: expected audit logs, got none")
     return files
-
-
-def _field(name: str, value: object) -> str:
-    return f"{name}={printable(str(value))}"

@@ -147,9 +147,14 @@ def _without_const(value: Any) -> Any:
 
 def _problems(kinds: Sequence[type[Problem]]) -> dict[str, Any]:
     status = HTTPStatus(kinds[0].status or 0)
+    examples = {}
+    for kind in kinds:
+        document = problem_document(kind("What was expected, and what was given."), _EXAMPLE_ID)
+        value = document.model_dump(exclude_unset=True)
+        examples[kind.code] = {"summary": kind.title, "value": value}
     content = {
         "schema": {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"},
-        "examples": {kind.code: _problem_example(kind) for kind in kinds},
+        "examples": examples,
     }
     headers = (
         REQUEST_ID_HEADER,
@@ -162,11 +167,6 @@ def _problems(kinds: Sequence[type[Problem]]) -> dict[str, Any]:
         "content": {PROBLEM_JSON: content},
         "headers": _described(headers),
     }
-
-
-def _problem_example(kind: type[Problem]) -> dict[str, Any]:
-    document = problem_document(kind("What was expected, and what was given."), _EXAMPLE_ID)
-    return {"summary": kind.title, "value": document.model_dump(exclude_unset=True)}
 
 
 def _described(headers: Iterable[str]) -> dict[str, Any]:
