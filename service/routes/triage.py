@@ -198,8 +198,7 @@ def triage_routes(
 
         With `lesions`, also a disposition for each lesion: that of its most urgent image.
         """
-        asked = _prediction_query(query, policy)
-        numbers = None if query.lesions is None else [*map(int, query.lesions.split(","))]
+        asked, numbers = _prediction_query(query, policy), _lesion_numbers(query)
         results = await pipeline.predict_batch(request, asked, policy, numbers)
         if numbers is None:
             return batch_response(_NOT_CACHED, results=results)
@@ -307,6 +306,11 @@ def _with_default_mode(query_type: type[TriageQuery], policy: Policy) -> type[Tr
 
     mode: Any = (Annotated[Mode, Field(description=described)], default_mode)
     return create_model("DocumentedQuery", __base__=query_type, mode=mode)
+
+
+def _lesion_numbers(query: TriageBatchQuery) -> list[int] | None:
+    """The number of the lesion of each image; None if the request has none."""
+    return None if query.lesions is None else [*map(int, query.lesions.split(","))]
 
 
 def _prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
