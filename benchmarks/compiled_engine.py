@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.results import Result, at_least, at_most
 from benchmarks.timing import Work, alternating_seconds, synchronise
-from benchmarks.workload import Engine, NetworkSizes, Plan, Workload, random_network
+from benchmarks.workload import Engine, Plan, Workload, random_network
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime, row_counts
 from eulerlora.settings import RuntimeSettings
@@ -33,12 +33,12 @@ class CompiledEngine:
 
 
 @cache
-def compiled_engine(
-    sizes: NetworkSizes, device: torch.device, compiler: str | None
-) -> CompiledEngine:
+def engine_of(plan: Plan) -> CompiledEngine:
     """The first pass of the engine has compiled all graphs."""
+    sizes, device = plan.sizes.large, plan.device
     network = random_network(sizes).requires_grad_(False).to(device)
-    runtime = Runtime(network, device, RuntimeSettings(precision="bfloat16", compiler=compiler))
+    settings = RuntimeSettings(precision="bfloat16", compiler=plan.compiler)
+    runtime = Runtime(network, device, settings)
     run: Engine = torch.inference_mode()(runtime.__call__)
     load = Workload.random(sizes, 1, device)
     torch._dynamo.reset()  # a network of the same shape would share its graphs
@@ -51,10 +51,6 @@ def compiled_engine(
         graphs=counters["stats"]["unique_graphs"] - before,
         seconds=time.perf_counter() - started,
     )
-
-
-def engine_of(plan: Plan) -> CompiledEngine:
-    return compiled_engine(plan.sizes.large, plan.device, plan.compiler)
 
 
 def graph_compilation(plan: Plan) -> Iterator[Result]:

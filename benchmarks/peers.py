@@ -53,6 +53,7 @@ from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw
 from eulerlora_contract.sampling import Mode
+from training.reporting.tables import markdown_table
 
 CPU = torch.device("cpu")
 MEMBERS = 8
@@ -69,11 +70,9 @@ IMAGES = 32
 OUR_SERVER = "eulerlora serve"
 CHOSEN_PRECISION = f"{OUR_SERVER}, --precision auto"
 AUTO_SAMPLES = f"{OUR_SERVER}, samples=auto"
-CLIENT_COUNTS = (1, 2, 4, 8)
 LIMIT_S = 0.5
 HALF_LOAD_S = 10.0
 PEER_GRACE_S = 1.0  # for LitServe and Ray
-PROBE_INTERVAL = "EULERLORA_SERVE_LIFE__PROBE_INTERVAL_S"
 TOLERANCE = 1e-4  # of probabilities; ours have six digits
 
 RequestMode = Literal["det", "stoch", "mixed"]
@@ -123,13 +122,6 @@ class PeerServer:
 
 PROGRAMS = "benchmarks.service"
 BENTOML = "BentoML, adaptive batches of at most 8, 2 workers"
-BENTOML_ARGUMENTS = [
-    "bentoml",
-    "serve",
-    f"{PROGRAMS}.bentoml_server:BatchedModel",
-    "--host",
-    "127.0.0.1",
-]
 PEERS = {
     "a plain FastAPI route": PeerServer([f"{PROGRAMS}.references"], "/readyz"),
     "LitServe, batches of 8, 5 ms, 2 workers": PeerServer(
@@ -138,7 +130,10 @@ PEERS = {
     "Ray Serve, batches of 8, 5 ms, 2 replicas": PeerServer(
         [f"{PROGRAMS}.ray_server"], "/readyz", PEER_GRACE_S
     ),
-    BENTOML: PeerServer([*BENTOML_ARGUMENTS, "--port"], "/readyz"),
+    BENTOML: PeerServer(
+        f"bentoml serve {PROGRAMS}.bentoml_server:BatchedModel --host 127.0.0.1 --port".split(),
+        "/readyz",
+    ),
 }
 
 
@@ -196,7 +191,7 @@ def main(
             sizes = sizes.model_copy(update={"repeats": repeats})
         click.echo(methods_table(method_costs(sizes)))
     if servers:
-        counts, responses = ((1, 8), 16) if small else (CLIENT_COUNTS, responses)
+        counts, responses = ((1, 8), 16) if small else ((1, 2, 4, 8), responses)
         runs = 1 if small else runs
         costs = server_costs(servers_of(bentoml), mode, counts, runs, responses, images)
         click.echo(f"mode {mode}\n\n{servers_table(costs)}")
@@ -273,18 +268,16 @@ def _ratio(seconds: list[float], ours: list[float]) -> float:
 
 
 def methods_table(costs: Mapping[str, MethodCost]) -> str:
-    lines = [
-        "| eight members | 1 image | to ours | 8 images | to ours | memory |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for name, cost in costs.items():
-        cells = [
-            f"{1000 * cost.one_image:.1f} ms", f"{cost.one_image_ratio:.2f}",
+    rows = [
+        [
+            METHODS[name], f"{1000 * cost.one_image:.1f} ms", f"{cost.one_image_ratio:.2f}",
             f"{1000 * cost.images:.1f} ms", f"{cost.images_ratio:.2f}",
             f"{cost.memory / 2**20:.0f} MiB",
-        ]  # fmt: skip
-        lines.append(f"| {METHODS[name]} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        ]
+        for name, cost in costs.items()
+    ]  # fmt: skip
+    head = ["eight members", "1 image", "to ours", "8 images", "to ours", "memory"]
+    return markdown_table(head, rows)
 
 
 @dataclass(frozen=True)
@@ -307,7 +300,7 @@ def server_costs(
     counts: Sequence[int],
     runs: int,
     responses: int,
-    images: Path | None = None,
+    images: Path | None,
 ) -> dict[str, ServerCost]:
     """The costs of every server, whose loads alternate.
 
@@ -325,7 +318,8 @@ def server_costs(
     loads: dict[str, dict[int, list[Load]]] = {
         name: {count: [] for count in counts} for name in starts
     }
-    os.environ[PROBE_INTERVAL] = "86400"  # a health check fails in a server that is suspended
+    # A health check fails in a server that is suspended.
+    os.environ["EULERLORA_SERVE_LIFE__PROBE_INTERVAL_S"] = "86400"
     with short_gc_pauses(), ExitStack() as running:
         servers = {name: running.enter_context(start()) for name, start in starts.items()}
         check_probabilities(servers, requests)
@@ -395,17 +389,18 @@ def probabilities(server: Server, request: bytes) -> dict[str, float]:
 
 def servers_table(costs: Mapping[str, ServerCost]) -> str:
     clients = max(costs[OUR_SERVER].loads)
-    lines = [
-        f"| server | a lone request, p50 | answers/s, {clients} clients | p99 | "
-        f"answers/s with a p99 of {1000 * LIMIT_S:.0f} ms | p50 and p99 at half load | memory |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = [
+        "server", "a lone request, p50", f"answers/s, {clients} clients", "p99",
+        f"answers/s with a p99 of {1000 * LIMIT_S:.0f} ms", "p50 and p99 at half load", "memory",
+    ]  # fmt: skip
+    rows = []
     for name, cost in costs.items():
         lone = median(percentile(load.exchanges, 50) for load in cost.loads[min(cost.loads)])
         within = rate_within(cost.loads, LIMIT_S)
         full = cost.loads[clients]
         half = [percentile(cost.half_load, percent) for percent in (50, 99)]
         cells = [
+            name,
             f"{1000 * lone:.1f} ms",
             f"{median(load.rate for load in full):.1f}",
             f"{1000 * median(map(p99, full)):.0f} ms",
@@ -413,8 +408,8 @@ def servers_table(costs: Mapping[str, ServerCost]) -> str:
             f"{1000 * half[0]:.0f} and {1000 * half[1]:.0f} ms",
             f"{cost.memory / 2**20:.0f} MiB",
         ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown_table(head, rows)
 
 
 def rate_within(loads: Loads, limit_s: float) -> float | None:

@@ -56,9 +56,9 @@ class TrainingStep(ABC):
 
 
 class OneBatchStep(TrainingStep):
-    """Our step with the rows of `micro_batch` images at a time, by default of all."""
+    """Our step with the rows of `micro_batch` images at a time, None for all."""
 
-    def __init__(self, load: Workload, micro_batch: int | None = None) -> None:
+    def __init__(self, load: Workload, micro_batch: int | None) -> None:
         super().__init__(load, [parameter for _, parameter in load.network.adapter_parameters()])
         self._rows = sys.maxsize if micro_batch is None else micro_batch * self.trajectories
 

@@ -174,16 +174,14 @@ def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransform
 Engine = Callable[[Tensor, Rows, RowDraws], Tensor]
 
 
-def build_engine(
-    network: AdaptedVisionTransformer, precision: Precision, compiler: str | None = None
-) -> Engine:
+def build_engine(network: AdaptedVisionTransformer, precision: Precision) -> Engine:
     """A function (images, rows, draws) -> float32 logits, as the service runs it.
 
-    images: (n, 3, image_size, image_size) float32, on the device of rows and draws.
-    compiler: a backend of `torch.compile`. The network is copied.
+    images: (n, 3, image_size, image_size) float32, on the device of rows and draws. The network is
+    copied.
     """
     network_copy = copy.deepcopy(network).requires_grad_(False)
-    settings = RuntimeSettings(precision=precision, compiler=compiler)
+    settings = RuntimeSettings(precision=precision)
     return torch.inference_mode()(
         Runtime(network_copy, network.heads.weight.device, settings).__call__
     )

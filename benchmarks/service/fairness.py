@@ -60,7 +60,10 @@ def attackers(plan: ServicePlan) -> Iterator[Result]:
     """Compares the median and the 99th percentile of a client, and counts its refusals."""
     requests = [as_client(post(image), VICTIM) for image in plan.images()]
     with eulerlora_server(plan.options) as server:
-        victim = partial(_victim, server.port, requests, plan.victim_requests)
+
+        def victim() -> list[Exchange]:
+            return closed_loop(server.port, requests, 1, plan.victim_requests).exchanges
+
         victim()
         for name, attack in attacks_by_name().items():
             alone, attacked = [], []
@@ -73,10 +76,11 @@ def attackers(plan: ServicePlan) -> Iterator[Result]:
 
 def attacks_by_name() -> Mapping[str, Attack]:
     """Each attack runs while its context is open."""
+    photographs = synthetic_images(DISTINCT, size=PHOTOGRAPH)
     webp = batch([large_webp()], LARGE_BATCH)
     scans = post(jpeg_of_many_scans(SCANS))
     return {
-        f"a batch of {BATCH} photographs": _clients(batch(photographs(), BATCH), 1),
+        f"a batch of {BATCH} photographs": _clients(batch(photographs, BATCH), 1),
         f"4 batches of {LARGE_BATCH} lossless WebP of 24 megapixels": _clients(webp, 4),
         f"4 clients with JPEGs of {SCANS} scans": _clients(scans, 4),
         "4 uploads that announce 128 MB": partial(
@@ -100,10 +104,6 @@ def _clients(request: bytes, count: int) -> Attack:
 def _attacker() -> str:
     """A new address: the quota of an attack must not limit the next one."""
     return f"10.0.1.{next(_numbers)}"
-
-
-def _victim(port: int, requests: Sequence[bytes], responses: int) -> list[Exchange]:
-    return closed_loop(port, requests, 1, responses).exchanges
 
 
 def _results(
@@ -136,10 +136,6 @@ def batch(images: Sequence[bytes], count: int) -> bytes:
         ("files", (f"{index}.jpg", content, "image/jpeg")) for index, content in enumerate(contents)
     ]
     return post_form(files, path="/predict/batch")
-
-
-def photographs() -> list[bytes]:
-    return synthetic_images(DISTINCT, size=PHOTOGRAPH)
 
 
 def phone_photograph() -> bytes:

@@ -10,7 +10,7 @@ SIZE = (600, 450)  # width and height of the images of HAM10000
 QUALITY = 90
 
 
-def request_images(count: int, folder: Path | None = None) -> list[bytes]:
+def request_images(count: int, folder: Path | None) -> list[bytes]:
     """The first `count` files of a folder by name, or as many synthetic images.
 
     Raises:
@@ -24,12 +24,12 @@ def request_images(count: int, folder: Path | None = None) -> list[bytes]:
     return [path.read_bytes() for path in paths]
 
 
-def synthetic_images(count: int, seed: int = 0, size: tuple[int, int] = SIZE) -> list[bytes]:
+def synthetic_images(count: int, size: tuple[int, int] = SIZE) -> list[bytes]:
     """Smooth random images with noise, by default of the size of those of HAM10000.
 
     size: width and height.
     """
-    return [_synthetic_image(np.random.default_rng([seed, index]), size) for index in range(count)]
+    return [_synthetic_image(np.random.default_rng([0, index]), size) for index in range(count)]
 
 
 def _synthetic_image(random: np.random.Generator, size: tuple[int, int]) -> bytes:
