@@ -37,7 +37,7 @@ from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Preprocessing
 from training.adaptation.network import whole_network
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import AdapterObjective, effective_number_weights
 from training.adaptation.probe import fit_heads
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set
@@ -134,7 +134,6 @@ DATASETS: Mapping[str, DataSet] = {
     ),
 }
 
-GAINS = (0.3, 1.0, 3.0, 10.0)
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 WHOLE_RATES = (1e-5, 3e-5, 1e-4, 3e-4)
 GAIN_ARMS = ("eulerlora-1", "lora", "ensemble-20x2")
@@ -380,11 +379,12 @@ def train(
         sampling=arm.sampling,
         adapter_dropout=arm.dropout,
     )
+    class_weights = torch.ones(len(images.classes))
+    if run.dataset == "ham10000-paper":  # the paper weights its split
+        counts = labels.bincount(minlength=len(images.classes))
+        class_weights = effective_number_weights(counts, beta=0.9991).float()
     objective = AdapterObjective(
-        network,
-        settings,
-        class_weights_of(run, labels, images).to(device),
-        image_count=len(labels),
+        network, settings, class_weights.to(device), image_count=len(labels)
     )
     trained = [p for p in network.parameters() if p.requires_grad]
     optimiser = AdamW(trained, lr=run.rate, weight_decay=WEIGHT_DECAY)
@@ -439,14 +439,6 @@ def train(
         state_file.with_suffix(".new").replace(state_file)
         print(f"  epoch {epoch + 1}: {curve[-1]}", flush=True)
     return curve, best
-
-
-def class_weights_of(run: Run, labels: Tensor, images: ImageParts) -> Tensor:
-    """(classes,): the paper's weights for its split of HAM10000, ones elsewhere."""
-    if run.dataset != "ham10000-paper":
-        return torch.ones(len(images.classes))
-    weights = (1 - 0.9991) / (1 - 0.9991 ** labels.bincount(minlength=len(images.classes)).double())
-    return (weights / weights.sum()).float()
 
 
 def result_of(

@@ -52,9 +52,7 @@ def check_ray() -> None:
         raise SettingsError("--engine ray: expected ray; run pip install 'eulerlora[ray]'")
 
 
-def train_on_cluster(
-    runs: "Sequence[TableRun]", data: Path, resources: RunResources = RunResources()
-) -> list[str]:
+def train_on_cluster(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> list[str]:
     """Trains the unfinished runs on a Ray cluster, as many at a time as fit; resumes them.
 
     Uses the cluster of RAY_ADDRESS or the one that runs on this machine; otherwise starts one on
