@@ -1,7 +1,8 @@
 """Hook of MkDocs: reference tables from the code, tutorials from examples/, documents of the root.
 
 The text from `<!-- generated: NAME -->` to `<!-- end -->` in a page is replaced by the Markdown of
-that name. Links to documents outside of docs/ lead to their pages; links to other files of the repository become text.
+that name. Links to documents outside of docs/ lead to their pages; links to other files of the
+repository become text.
 """
 
 import os
@@ -23,7 +24,7 @@ from service.app import create_app
 from service.lifecycle.lifecycle import Lifecycle
 from service.settings import NESTED, ServiceSettings
 from training.recipe.file import recipe_keys
-from training.recipe.schema import AdapterRecipe
+from training.recipe.schema import SOURCE, AdapterRecipe
 
 ROOT = Path(__file__).parents[1]
 CARD = "eulerlora/default"
@@ -46,7 +47,6 @@ OUTSIDE = {
 """Pages of the site by their path in the repository, beside those of docs/."""
 GENERATED_PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-SET_BY_THE_PROGRAM = {"file", "variant", "overrides"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -113,7 +113,7 @@ def keys_of_recipes() -> Iterator[str]:
     """Yields a table of the keys of a recipe."""
     yield from ("| key | default | meaning |", "|---|---|---|")
     for key in recipe_keys(AdapterRecipe):
-        if key.name not in SET_BY_THE_PROGRAM:
+        if key.name not in SOURCE:
             yield f"| `{key.name}` | `{key.default}` | {key.text} |"
 
 

@@ -40,9 +40,9 @@ def atomic_write(path: Path, mode: int = 0o644) -> Iterator[Path]:
         partial.touch()
         yield partial
         partial.chmod(mode)
-        sync(partial)
+        _sync(partial)
         partial.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -88,10 +88,11 @@ def _open_descriptor(path: Path) -> int | None:
 
 
 def check_free(folder: Path) -> None:
-    """Raises CheckpointError unless `folder` is empty or does not exist.
+    """Raises CheckpointError unless `folder`, also behind a link, is empty or does not exist.
 
     Removes what killed processes left beside it.
     """
+    folder = Path(os.path.realpath(folder))
     if folder.parent.is_dir():
         remove_leftovers(folder)
     if folder.exists() and (
@@ -105,8 +106,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder that becomes `folder` when the block succeeds.
 
     A volume, such as that of a container, cannot be replaced, and the current folder would be
-    another one for its user: their files appear as those of `changed_folder`. Raises StorageError.
+    another one for its user: their files appear as those of `changed_folder`. The target of a link
+    is replaced, not the link. Raises StorageError.
     """
+    folder = Path(os.path.realpath(folder))
     if folder.is_mount() or (folder.exists() and folder.samefile(Path())):
         with changed_folder(folder) as partial:
             yield partial
@@ -118,7 +121,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             yield partial
             _sync_tree(partial)
             partial.replace(folder)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
 
 @contextmanager
@@ -143,7 +146,7 @@ def changed_folder(folder: Path) -> Iterator[Path]:
                     raise
             else:
                 break
-        _sync_folder(folder)
+        sync_folder(folder)
         _finish_change(folder)
 
 
@@ -191,7 +194,7 @@ def _finish_change(folder: Path) -> None:
     for file in files:
         with suppress(FileNotFoundError):  # another process has moved it
             file.replace(folder / file.name)
-    _sync_folder(folder)
+    sync_folder(folder)
     with suppress(OSError):  # another process has removed it, or renamed its own to it
         changed.rmdir()
 
@@ -295,14 +298,11 @@ def _sync_tree(folder: Path) -> None:
     """Waits until a folder, which others can read from now on, is on the disk with its files."""
     folder.chmod(0o755)
     for path in (folder, *folder.rglob("*")):
-        (_sync_folder if path.is_dir() else sync)(path)
+        (sync_folder if path.is_dir() else _sync)(path)
 
 
-def sync(path: Path) -> None:
-    """Waits until a file or the names in a folder are on the disk.
-
-    Network file systems report a full disk only then.
-    """
+def _sync(path: Path) -> None:
+    """Waits until a file or folder is on the disk: network file systems report errors only then."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -310,7 +310,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sync_folder(folder: Path) -> None:
-    """As `sync`, where the file system can sync a folder."""
+def sync_folder(folder: Path) -> None:
+    """Waits until the names in a folder are on the disk, where its file system can."""
     with suppress(OSError):
-        sync(folder)
+        _sync(folder)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
-from eulerlora_contract.output_files import storage_errors, sync
+from eulerlora_contract.output_files import storage_errors, sync_folder
 
 FORMAT = 4
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
@@ -195,7 +195,7 @@ class AuditFile:
             "retention_months": self._retention_months,
         }  # fmt: skip
         self.append([header])
-        sync(self.path.parent)
+        sync_folder(self.path.parent)
 
     def _continue(self, torn: bytes) -> None:
         try:

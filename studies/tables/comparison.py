@@ -400,11 +400,12 @@ def _cells(result: EndpointResult, comparison: TableComparison) -> list[str]:
 
 
 def _mean_by_epoch(runs: Sequence[TableRun]) -> Mapping[str, Mapping[str, list[float]]]:
+    """By mode and metric, of the epochs that all runs reached."""
     recorded = [run.config().provenance["training"].get("validation_by_epoch", {}) for run in runs]
     return {
         mode: {
             metric: [
-                mean(values) for values in zip(*(r[mode][metric] for r in recorded), strict=True)
+                mean(values) for values in zip(*(r[mode][metric] for r in recorded), strict=False)
             ]
             for metric in metrics
         }

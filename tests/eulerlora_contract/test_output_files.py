@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_contract.errors import StorageError
+from eulerlora_contract.errors import CheckpointError, StorageError
 from eulerlora_contract.output_files import (
     NEXT,
     atomic_write,
@@ -293,3 +293,19 @@ def test_a_terminal_receives_no_control_characters_of_names() -> None:
     assert shown.startswith(b"file,label")  # without a byte order mark
     assert b"'=\\x1b[2J.png,\\x1b[2J" in shown
     assert b"\x1b" not in shown
+
+
+@pytest.mark.parametrize("dangling", [True, False])
+def test_the_target_of_a_link_to_a_folder_is_replaced(tmp_path: Path, dangling: bool) -> None:
+    target, link = tmp_path / "scratch" / "real", tmp_path / "link"
+    target.parent.mkdir()
+    link.symlink_to(Path("scratch") / "real")
+    if not dangling:
+        target.mkdir()
+    check_free(link)
+    with new_folder(link) as partial:
+        (partial / "file").touch()
+    assert link.is_symlink()
+    assert [path.name for path in target.iterdir()] == ["file"]
+    with pytest.raises(CheckpointError):
+        check_free(link)

@@ -127,17 +127,15 @@ def _bootstrap_weights(
 ) -> Floats:
     """How often the cluster of each image is drawn, (n,); clusters are drawn equally.
 
-    A resample of a single class, which has no probe, is drawn again.
+    The images of a class of which none is drawn have weight 1: without any, the probe would exclude
+    the class.
     """
     names = [image.cluster_name for image in images]
     clusters, members = np.unique(names, return_inverse=True)
-    while True:
-        counts = np.bincount(
-            generator.integers(len(clusters), size=len(clusters)), minlength=len(clusters)
-        )
-        weights = counts[members].astype(np.float64)
-        if len(np.unique(labels[weights > 0])) > 1:
-            return weights
+    drawn = generator.integers(len(clusters), size=len(clusters))
+    weights = np.bincount(drawn, minlength=len(clusters))[members].astype(np.float64)
+    weights[~np.isin(labels, labels[weights > 0])] = 1
+    return weights
 
 
 @torch.inference_mode()

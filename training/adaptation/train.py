@@ -53,7 +53,13 @@ from training.adaptation.summary import (
 from training.calibration.calibrate import calibrate, has_temperature
 from training.calibration.thresholds import fit_temperature
 from training.data.copies import check_images, data_digest, image_digests, write_copies
-from training.data.datasets import pretraining_images, read_dataset, read_outliers
+from training.data.datasets import (
+    check_no_class,
+    check_outside_pictures,
+    pretraining_images,
+    read_dataset,
+    read_outliers,
+)
 from training.data.images import (
     ImageParts,
     LabelledImage,
@@ -62,10 +68,11 @@ from training.data.images import (
     pixel_batches,
     report_skipped,
 )
-from training.data.registry import DATA_SETS
+from training.data.registry import DATA_SETS, IMAGES
 from training.evaluation.evaluate import evaluate
 from training.evaluation.intervals import cluster_indices
 from training.evaluation.ood_sets import recipe_ood_sets
+from training.evaluation.report_schema import JSON
 from training.optimisation.batches import LoadedBatches, RunLength
 from training.optimisation.loop import optimise
 from training.optimisation.run import (
@@ -78,7 +85,7 @@ from training.optimisation.run import (
     round_parameters,
     run_provenance,
 )
-from training.recipe.schema import AdapterRecipe
+from training.recipe.schema import SOURCE, AdapterRecipe
 from training.reporting.model_card import model_card, write_model_card
 from training.reporting.report import write_report
 
@@ -155,7 +162,8 @@ def train(
     in `member_folders`. Until then, the state of a training is in `state_file` of its folder;
     `resume` continues from it, or with the next member or the evaluation if the checkpoint exists,
     if recipe, seed and images are the same; `restart` discards it; without either it is refused.
-    The report in `out` is that of all members together.
+    The report in `out` is that of all members together; a run that has it is finished, and is not
+    calibrated again.
 
     Prints the data and the run before the first step, and the test accuracy at the end. Paths in
     the recipe are relative to `recipe_folder`. With `skip_bad`, unusable images are skipped and
@@ -175,7 +183,8 @@ def train(
         if not done:
             check_free(folder)
             check_stored_state(state_file(folder), resume, restart)
-    images = read_dataset(recipe.data, data, skip_bad)
+    check_outside_pictures(out, recipe.data, data)
+    images = _read_labelled(recipe, data, skip_bad)
     if recipe.target is not None and not set(recipe.target.classes) <= set(images.class_names):
         raise SettingsError(
             f"expected target.classes of {', '.join(images.class_names)}, got "
@@ -210,15 +219,17 @@ def train(
         else:
             _train_member(shared, index)
         accelerator.wait_for_everyone()
-    if main:
+    if main and all(finished) and (out / REPORT / JSON).exists():
+        print_lines([f"the run in {out} is finished"])
+    elif main:
         _evaluate_checkpoints(shared, out)
     accelerator.wait_for_everyone()
 
 
 def _check_finished(shared: _SharedRun, folder: Path) -> None:
-    facts, source = read_config(folder).provenance, {"file", "variant", "overrides"}
-    expected = shared.recipe.model_dump(mode="json", exclude=source)
-    if {key: facts["recipe"][key] for key in facts["recipe"].keys() - source} != expected:
+    facts = read_config(folder).provenance
+    expected = shared.recipe.model_dump(mode="json", exclude=SOURCE)
+    if {key: facts["recipe"][key] for key in facts["recipe"].keys() - SOURCE} != expected:
         raise SettingsError(
             f"{folder}: expected the checkpoint of this recipe and seed, got other settings"
         )
@@ -236,7 +247,7 @@ def check_data(
     Raises:
         DataError: For labels and folders that cannot be used.
     """
-    images = read_dataset(recipe.data, data, skip_bad=True)
+    images = _read_labelled(recipe, data, skip_bad=True)
     report_skipped(images)
     print_lines(data_lines(images))
     side = read_backbone(recipe.backbone, recipe_folder, torch.float32).preprocessing.size
@@ -245,6 +256,16 @@ def check_data(
     if copies is not None:
         write_copies(copies, check)
     return not (images.skipped or check.in_classes or check.in_parts)
+
+
+def _read_labelled(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> ImageParts:
+    images = read_dataset(recipe.data, data, skip_bad)
+    others = [settings.path for settings in recipe.evaluation.ood if settings.kind == IMAGES]
+    if recipe.outliers is not None:
+        others.append(recipe.outliers.path)
+    for path in others:
+        check_no_class(path, recipe.data, data, images)
+    return images
 
 
 def _train_member(shared: _SharedRun, index: int) -> None:

@@ -105,7 +105,11 @@ def evaluate_command(
     configure_openmp()
     # These import torch, and the report matplotlib.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
-    from training.data.datasets import evaluated_dataset  # noqa: PLC0415
+    from training.data.datasets import (  # noqa: PLC0415
+        check_outside_pictures,
+        dataset_settings,
+        evaluated_dataset,
+    )
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
     from training.evaluation.ood_sets import ood_sources, read_ood_sets  # noqa: PLC0415
@@ -123,6 +127,8 @@ def evaluate_command(
         else model.options("stoch", samples, sampler, views)
         for name in _MODE_CHOICES[mode]
     ]
+    if out is not None:
+        check_outside_pictures(out, dataset_settings(model.config), data)
     images = evaluated_dataset(model.config, checkpoint, data, skip_bad, table)
     sets = read_ood_sets(sources, images.parts[TEST], skip_bad)
     report_skipped(images, *sets)

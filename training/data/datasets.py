@@ -151,9 +151,38 @@ def _limited(images: ImageParts, limits: Mapping[Part, int]) -> ImageParts:
     for part, limit in limits.items():
         whole = images.parts.get(part, [])
         if limit < len(whole):
+            classes = len({image.label for image in whole})
+            if not classes <= limit <= len(whole) - classes:
+                raise DataError(
+                    f"data.at_most.{part}: expected {classes} to {len(whole) - classes} images of "
+                    f"{classes} classes, or at least all {len(whole)}, got {limit}"
+                )
             parts[part] = stratified_split(whole, [image.label for image in whole], limit)[1]
+            chosen = {image.label for image in parts[part]}
+            for image in whole:
+                if image.label not in chosen:
+                    raise DataError(
+                        f"data.at_most.{part}={limit}: leaves no image of the class "
+                        f"{printable(images.class_names[image.label])}"
+                    )
             name += f", {limit:,} of {len(whole):,} {part} images"
     return replace(images, name=name, parts=parts)
+
+
+def check_outside_pictures(out: Path, settings: DataSettings, directory: Path) -> None:
+    """Raises DataError for an output folder among a user's pictures, where it would be a class."""
+    pictures = (directory / settings.path).resolve()
+    if not DATA_SETS[settings.kind].published and out.resolve().is_relative_to(pictures):
+        raise DataError(f"{out}: expected an output folder outside of the pictures in {pictures}")
+
+
+def check_no_class(path: str, settings: DataSettings, directory: Path, images: ImageParts) -> None:
+    """Raises DataError for a folder of other images that is a class of a user's pictures."""
+    folder, pictures = directory / path, directory / settings.path
+    if DATA_SETS[settings.kind].published or folder.resolve().parent != pictures.resolve():
+        return
+    if folder.is_dir() and folder.name in images.class_names:
+        raise DataError(f"{path}: expected images outside of the classes, got those of one")
 
 
 def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False) -> OodSet:

@@ -10,8 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint.weights import BackboneFile, load_backbone, save_backbone, tensors_sha256
+from eulerlora.checkpoint.weights import (
+    BACKBONE_FILE,
+    BackboneFile,
+    load_backbone,
+    save_backbone,
+    tensors_sha256,
+)
 from eulerlora.settings import Preprocessing, Provenance
+from eulerlora_contract.errors import SettingsError
 from training.data.augmentation import (
     CPU,
     Transform,
@@ -43,6 +50,7 @@ from training.optimisation.run import (
 )
 from training.pretraining.classifier import Classifier, ClassifierObjective
 from training.recipe.pretraining import PretrainingRecipe, PretrainingStage, PretrainingView
+from training.recipe.schema import SOURCE
 
 
 def pretrain(
@@ -60,12 +68,26 @@ def pretrain(
     The file's metadata holds the recipe, the data sets, top-1 accuracy on their test parts, the
     number of images processed, and the time. Each stage stores its state in `out` until the
     backbone is written; `resume` continues from these states if recipe, seed and images are the
-    same, `restart` discards them; without either they are refused.
+    same, `restart` discards them; without either they are refused. So is a finished backbone, which
+    `resume` leaves as it is if its recipe and seed are the same, and `restart` replaces.
 
     `skip_bad`: skip unusable images and list them on stderr and in the metadata. `tracking`: of the
     stages' curves.
     """
     states = [stage_state_file(out, index) for index in range(len(recipe.stages))]
+    path = out / BACKBONE_FILE
+    if path.exists() and not restart:
+        if not resume:
+            raise SettingsError(f"{path} exists; --restart replaces it")
+        trained = load_backbone(path).provenance.get("recipe", {})
+        expected = recipe.model_dump(mode="json", exclude=SOURCE)
+        if {key: trained.get(key) for key in expected} != expected:
+            raise SettingsError(
+                f"{path}: expected the backbone of this recipe and seed, got another one; "
+                "--restart replaces it"
+            )
+        print(f"{path} is finished", flush=True)
+        return
     for state in states:
         check_stored_state(state, resume, restart)
     images = _PretrainingImages(
@@ -234,8 +256,7 @@ def _save(
     device = next(model.parameters()).device
     data = data_provenance(*images.labelled, *images.unlabelled)
     provenance = run_provenance(recipe, device) | data | measured
-    path = out / "backbone.safetensors"
-    save_backbone(path, model.backbone, provenance, dtype, model.preprocessing)
+    save_backbone(out / BACKBONE_FILE, model.backbone, provenance, dtype, model.preprocessing)
 
 
 BATCH = 256

@@ -20,7 +20,7 @@ from eulerlora.methods.registry import methods
 from eulerlora.nn.method import MethodSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import toml_tables, validated
-from training.recipe.schema import Recipe
+from training.recipe.schema import SOURCE, Recipe
 
 _AnyRecipe = TypeVar("_AnyRecipe", bound=Recipe)
 _Tables = dict[str, Any]
@@ -67,7 +67,7 @@ def read_recipe(
     tables: _Tables = {}
     for layer in read_layers(path, variant):
         tables = _merged(tables, layer.tables)
-    for key in ("file", "variant", "overrides"):
+    for key in SOURCE:
         if key in tables:
             raise SettingsError(f"{path}: {key} is set on the command line, not in a recipe")
     in_file, tables = tables, _with_overrides(tables, overrides)
@@ -282,7 +282,7 @@ def recipe_with_sources(
     recipe = read_recipe(path, kind, overrides, variant)
     layers = read_layers(path, variant)
     given = [tuple(_override_key(override)) for override in overrides]
-    values = recipe.model_dump(mode="json", exclude={"file", "variant", "overrides"})
+    values = recipe.model_dump(mode="json", exclude=SOURCE)
     texts = {key.name: key.text for key in recipe_keys(kind)}
     lines = []
     for key, value in leaves(values):

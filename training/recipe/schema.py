@@ -193,6 +193,10 @@ class BackboneSource(Settings):
     """In pixels; position embeddings of a backbone file are interpolated to this size."""
 
 
+SOURCE = {"file", "variant", "overrides"}
+"""Keys that `read_recipe` sets; they are no part of the settings of a run."""
+
+
 class Recipe(Settings):
     """Keys that all recipes share."""
 

@@ -9,6 +9,7 @@ from gzip import GzipFile
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
+from eulerlora.checkpoint.files import CONFIG_FILE, read_config
 from eulerlora.scores.ood_scores import SCORES
 from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.errors import DataError
@@ -23,6 +24,7 @@ from training.evaluation.report_schema import (
     read_report,
     report_json,
 )
+from training.recipe.schema import SOURCE
 from training.reporting.charts import FigureFormat, chart_files, write_figure
 from training.reporting.tables import (
     FEW_IMAGES,
@@ -121,7 +123,8 @@ def over_seeds(folders: Sequence[Path]) -> str:
         folders: Of reports, or of runs that have one.
 
     Raises:
-        DataError: For a report of the same model, or of other images or modes.
+        DataError: For a report of the same model, of another training (where the folder has the
+            checkpoint), or of other images or modes.
     """
     inner = [folder / "report" if (folder / "report").is_dir() else folder for folder in folders]
     reports = [read_report(folder) for folder in inner]
@@ -139,12 +142,29 @@ def over_seeds(folders: Sequence[Path]) -> str:
             )
     if len({report.revision for report in reports}) < len(reports):
         raise DataError("expected reports of different models, got the same revision twice")
+    _check_seeds([folder for folder in folders if (folder / CONFIG_FILE).exists()])
     return (
         f"{len(reports)} training runs, measured on {reports[0].data}: "
         f"{counted_images(reports[0])}. Mean ± standard deviation (n - 1) over runs. It does not "
         "cover the choice of these images; the intervals of each report do.\n\n"
         f"{seeds_table(reports)}"
     )
+
+
+def _check_seeds(folders: Sequence[Path]) -> None:
+    """Raises DataError unless the runs differ in their seeds, and in nothing else of the recipe."""
+    stored = {folder: read_config(folder).provenance["recipe"] for folder in folders}
+    runs = [folder for folder, recipe in stored.items() if "seed" in recipe]  # not of own loops
+    recipes = [stored[folder] for folder in runs]
+    seeds = [recipe["seed"] for recipe in recipes]
+    settings = [
+        {key: recipe[key] for key in recipe.keys() - {*SOURCE, "seed"}} for recipe in recipes
+    ]
+    for index, folder in enumerate(runs):
+        if settings[index] != settings[0]:
+            raise DataError(f"{folder}: expected the recipe of {runs[0]} with another seed")
+        if seeds[index] in seeds[:index]:
+            raise DataError(f"{folder}: expected another seed, got {seeds[index]} twice")
 
 
 def markdown(report: Report) -> str:

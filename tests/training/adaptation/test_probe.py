@@ -115,13 +115,14 @@ def test_bootstrap_probes_differ_and_each_is_the_probe_of_a_resample_of_clusters
     assert torch.corrcoef(torch.stack([logit.flatten() for logit in logits]))[0, 1] > 0.99
 
 
-def test_a_resample_of_a_single_class_is_drawn_again() -> None:
-    train = [replace(i, cluster=f"p{i.label}") for i in images_of([0, 0, 1, 1], seed=0)]
-    classes = tuple(ClassName(name=str(name), description="-") for name in range(2))
-    network = build_network(random_backbone(), AdapterSettings(adapters=8, rank=2, min_rank=1), 2)
-    fit_heads(network, ImageParts("two", classes, {"train": train}), CPU, bootstrap_seed=0)
-    heads = network.heads.weight  # each fitted to both clusters
-    torch.testing.assert_close(heads, heads[:1].expand_as(heads))
+def test_a_class_of_which_a_resample_has_no_image_is_not_excluded() -> None:
+    images = images_of([0] * 10 + [1] * 10 + [2], seed=0)
+    train = [replace(image, cluster=f"lesion {image.name}") for image in images]
+    classes = tuple(ClassName(name=str(name), description="-") for name in range(3))
+    network = build_network(random_backbone(), AdapterSettings(adapters=8, rank=2, min_rank=1), 3)
+    fit_heads(network, ImageParts("rare", classes, {"train": train}), CPU, bootstrap_seed=0)
+    assert network.heads.bias[:, 2].min() > -10  # of 8 resamples, some lack the only image
+    assert (network.heads.weight[:, 2] != 0).any(dim=-1).all()
 
 
 @pytest.mark.parametrize("bootstrap_seed", [None, 0])

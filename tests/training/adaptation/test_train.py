@@ -265,7 +265,13 @@ def test_a_finished_run_is_resumed_on_its_data_and_seed_only(
     picture.rename(picture.with_name("new.png"))
     assert str(trained_copy) in refusal(*command)
     picture.with_name("new.png").rename(picture)
-    succeed(*command)
+    config = trained_copy / "config.json"
+    config.write_text(config.read_text())  # as if calibrated after the training
+    written = config.stat().st_mtime_ns
+    assert "is finished" in succeed(*command).out
+    assert config.stat().st_mtime_ns == written
+    shutil.rmtree(trained_copy / "report")  # a run that ended before its evaluation
+    assert "test accuracy" in succeed(*command).out
     assert (trained_copy / "adapters.safetensors").read_bytes() == weights
 
 
@@ -298,10 +304,12 @@ def test_results_on_images_of_the_pretraining_are_marked(
     origin |= {"recipe": origin["recipe"] | shown, "data": "train"}
     backbone = recipe_file.parent / "backbone.safetensors"
     save_backbone(backbone, random_backbone(), origin, torch.float16)
+    shutil.copytree(image_folder / "train", tmp_path / "data" / "train")
+    shutil.copytree(image_folder / "train" / "blue", tmp_path / "data" / "blue")
     done = succeed(
-        "train", recipe_file, "--data", image_folder / "train", "--out", tmp_path / "run",
-        "--set", "training.epochs=0", "--set", "evaluation.ood=[{kind='images', path='blue'}]",
-        *ONE_THRESHOLD,
+        "train", recipe_file, "--data", tmp_path / "data", "--out", tmp_path / "run",
+        "--set", "data.path=train", "--set", "training.epochs=0",
+        "--set", "evaluation.ood=[{kind='images', path='blue'}]", *ONE_THRESHOLD,
     )  # fmt: skip
     report = read_report(tmp_path / "run" / "report")
     assert report.seen == report.images == 12

@@ -349,3 +349,16 @@ def test_an_invalid_setting_is_one_line_with_its_key_or_value(
                     *set_options([*SHORT, *overrides]))  # fmt: skip
     assert named in error
     assert not out.exists()
+
+
+def test_an_output_folder_or_outliers_among_the_pictures_are_refused(
+    recipe_file: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(image_folder / "train", tmp_path / "data"))
+    command = ("train", recipe_file, "--data", data, "--set", "data.classes={}")
+    sets = ("--set", "evaluation.ood=[]")
+    assert str(data / "run") in refusal(*command, *sets, "--out", data / "run")
+    outliers = (*sets, "--set", "outliers.path='green'")
+    for options in (("--out", tmp_path / "run"), ("--check",)):
+        assert refusal(*command, *outliers, *options).startswith("eulerlora: green: ")
+    assert not (tmp_path / "run").exists()

@@ -215,3 +215,19 @@ def test_an_ood_set_without_usable_images_is_refused(
         read_ood_set(settings, tmp_path)
     with pytest.raises(DataError, match="none that can be decoded"):
         read_ood_set(settings, tmp_path, skip_bad=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "fault"), [(8, "leaves no image of the class rare"), (2, "3 to"), (60, "3 to")]
+)
+def test_a_limit_of_a_part_that_leaves_out_a_class_names_key_and_class(
+    tmp_path: Path, limit: int, fault: str
+) -> None:
+    for name, count in (("blue", 40), ("rare", 5), ("red", 40)):
+        (tmp_path / name).mkdir()
+        for index in range(count):
+            picture = Image.new("RGB", (8, 8), (10 * len(name), 5 * index, 0))
+            picture.save(tmp_path / name / f"{index:02}.png")
+    settings = DataSettings(kind="imagefolder", at_most={"train": limit})
+    with pytest.raises(DataError, match=f"data.at_most.train.*{fault}"):
+        read_dataset(settings, tmp_path)

@@ -364,3 +364,20 @@ def test_every_unlabelled_image_has_two_different_views_in_a_batch() -> None:
             assert not torch.equal(first, second)
             seen.append(int(label))
     assert sorted(seen) == list(range(17, 26))
+
+
+def test_a_finished_backbone_is_neither_replaced_nor_trained_again_without_a_flag(
+    data: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(pretrained.parent, tmp_path / "out"))
+    content = (out / pretrained.name).read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr("training.pretraining.train.read_dataset", pytest.fail)
+        with pytest.raises(SettingsError, match="--restart"):
+            pretrain(recipe_of(data), data, out, CPU)
+        with pytest.raises(SettingsError, match="another one"):
+            pretrain(recipe_of(data, "seed=1"), data, out, CPU, resume=True)
+        pretrain(recipe_of(data, "name='tiny-pretrain'"), data, out, CPU, resume=True)
+    assert (out / pretrained.name).read_bytes() == content
+    pretrain(recipe_of(data, "seed=1"), data, out, CPU, restart=True)
+    assert weights(out / pretrained.name) != weights(pretrained)

@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -219,6 +220,29 @@ def test_results_of_several_seeds_have_mean_and_deviation(tmp_path: Path) -> Non
         (tmp_path / "2" / "report" / "report.json").write_bytes(report_json(other))
         with pytest.raises(DataError, match=r"2: expected the test images"):
             over_seeds(folders)
+
+
+def test_several_seeds_are_those_of_one_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = {}
+    for name, seed, rank in (("a", 0, 4), ("b", 1, 4), ("again", 0, 4), ("other", 2, 8)):
+        folder = tmp_path / name
+        (folder / "report").mkdir(parents=True)
+        run = replace(REPORT, revision=f"sha256:{name}")
+        (folder / "report" / "report.json").write_bytes(report_json(run))
+        (folder / "config.json").touch()
+        recipes[folder] = {"seed": seed, "file": name, "adapters": {"rank": rank}}
+    monkeypatch.setattr(
+        "training.reporting.report.read_config",
+        lambda folder: SimpleNamespace(provenance={"recipe": recipes[folder]}),
+    )
+    first, second, again, other = recipes
+    assert "2 training runs" in over_seeds([first, second])
+    with pytest.raises(DataError, match="again: expected another seed"):
+        over_seeds([first, second, again])
+    with pytest.raises(DataError, match="other: expected the recipe"):
+        over_seeds([first, other])
 
 
 def test_an_interrupted_report_leaves_the_earlier_one(
