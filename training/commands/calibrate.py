@@ -19,10 +19,9 @@ from eulerlora.commands import (
     configure_openmp,
     views_option,
 )
-from eulerlora_client.commands.program import SHARE, SamplesParameter
+from eulerlora_client.commands.program import PATH, SHARE, SamplesParameter
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, SAMPLERS, Auto
 from training.commands.options import (
-    PATH,
     check_samples,
     data_option,
     image_options,

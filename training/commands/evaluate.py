@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import CHECKPOINT, configure_openmp, views_option
+from eulerlora_client.commands.program import PATH
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import (
     SAMPLERS,
@@ -16,7 +17,6 @@ from eulerlora_contract.sampling import (
     Views,
 )
 from training.commands.options import (
-    PATH,
     check_samples,
     data_option,
     image_options,

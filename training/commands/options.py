@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, max_pixels_option
+from eulerlora_client.commands.program import PATH
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, Auto
 
 _COLUMNS = ("path", "label", "group", "split")
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-PATH = click.Path(path_type=Path)
 
 data_option = click.option("--data", type=PATH, required=True, help="Data directory.")
 out_option = click.option("--out", type=PATH, required=True, help="New or empty output folder.")

@@ -14,12 +14,12 @@ from xml.sax.saxutils import quoteattr
 import click
 
 from eulerlora.commands import CHECKPOINT, check_output, configure_openmp, max_pixels_option
+from eulerlora_client.commands.program import PATH
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
 from eulerlora_contract.progress import track
 from training.commands.options import (
-    PATH,
     check_samples,
     device_option,
     mode_option,

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import check_outside, configure_openmp, max_pixels_option
-from eulerlora_client.commands.program import terminated
+from eulerlora_client.commands.program import PATH, terminated
 from eulerlora_contract.errors import CheckpointError, NonFiniteError, StorageError
 from training.commands.options import (
-    PATH,
     Command,
     data_option,
     device_option,

@@ -2,9 +2,9 @@
 
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
-from eulerlora_contract.settings import PositiveInt, Settings
+from eulerlora_contract.settings import Positive, PositiveInt, Settings
 from training.data.dataset import DataSet, DataSettings
 from training.data.ham10000 import Ham10000
 from training.data.image_folder import ImageFolder
@@ -76,7 +76,7 @@ class OutlierSettings(Settings):
     """
     images: PositiveInt | None = None
     """Maximum number, evenly spaced; None uses all."""
-    weight: Annotated[float, Field(gt=0)] = 0.5
+    weight: Positive = 0.5
     """Loss weight of an outlier. A training image has weight 1, or its class's weight divided by
     the mean class weight.
     """

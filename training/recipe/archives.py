@@ -12,41 +12,39 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from eulerlora_contract.errors import DataError, SettingsError
-from eulerlora_contract.settings import Settings, validated
+from eulerlora_contract.settings import NonEmpty, Settings, validated
 from training.data.images import UNKNOWN, LabelledImage
 from training.recipe.file import read_toml
 
 _ARCHIVES = Path(__file__).parents[1] / "archives"
 
-NonEmptyText = Annotated[str, Field(min_length=1)]
-
 
 class Attribute(Settings):
     """A column of an archive's table that describes pictures."""
 
-    column: NonEmptyText
+    column: NonEmpty
     """Name of the column."""
-    values: Mapping[NonEmptyText, NonEmptyText] = {}
+    values: Mapping[NonEmpty, NonEmpty] = {}
     """Words by cell; other cells are unknown. If empty, the cells are the words."""
 
 
 class ArchiveTable(Settings):
     """A table in an archive that says more of its pictures."""
 
-    file: NonEmptyText
+    file: NonEmpty
     """Name of the CSV file, in any folder of the archive."""
-    picture: NonEmptyText
+    picture: NonEmpty
     """Column with the names of the pictures, without folder and suffix."""
-    attributes: Annotated[Mapping[NonEmptyText, Attribute], Field(min_length=1)]
+    attributes: Annotated[Mapping[NonEmpty, Attribute], Field(min_length=1)]
     """Columns by the name of the attribute, such as "skin type"."""
 
 
 class ArchiveLabels(Settings):
-    title: NonEmptyText
+    title: NonEmpty
     """Name of the archive in reports."""
-    labels: Annotated[Mapping[NonEmptyText, NonEmptyText], Field(min_length=1)]
+    labels: Annotated[Mapping[NonEmpty, NonEmpty], Field(min_length=1)]
     """Class by label."""
-    outside: tuple[NonEmptyText, ...] = ()
+    outside: tuple[NonEmpty, ...] = ()
     """Labels of target lesions of none of the classes."""
     lesion: str | None = None
     """Regular expression that finds the lesion in the name of a picture, as its only group; None if

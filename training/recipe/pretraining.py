@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from eulerlora.settings import BackboneSettings
-from eulerlora_contract.settings import PositiveInt
+from eulerlora_contract.settings import Count, Positive, PositiveInt
 from training.data.dataset import DataSettings
 from training.data.registry import UnlabelledData, known_data
 from training.recipe.schema import OptimisationSettings, Recipe
@@ -27,17 +27,17 @@ class PretrainingStage(OptimisationSettings):
     """A stage of pretraining at one image size; positions are interpolated between stages."""
 
     image_size: PositiveInt
-    repeats: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    repeats: tuple[Count, ...] = ()
     """How often an epoch contains the images of each set, first of `data`, then of `unlabelled`;
     empty for once. 0 omits a set.
     """
-    contrast_weight: Annotated[float, Field(gt=0)] = 0.5
+    contrast_weight: Positive = 0.5
     """Loss weight of a view of an unlabelled image; a labelled image has weight 1."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Factor of the learning rate from each block to the one before it (timm's `layer_decay`);
     the embeddings come before the first block, and the final norm has the full rate.
     """
-    head_learning_rate: Annotated[float, Field(gt=0)] | None = None
+    head_learning_rate: Positive | None = None
     """Peak rate of the heads and the projection; None: `learning_rate`."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     stochastic_depth: Annotated[float, Field(ge=0, lt=1)] = 0.0

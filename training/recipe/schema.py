@@ -14,7 +14,15 @@ from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import ColourConstancy
 from eulerlora_contract.answers import TargetClasses
 from eulerlora_contract.sampling import AUTO, Auto, PrecisionChoice, Sampler, Views
-from eulerlora_contract.settings import PositiveInt, Settings, optional
+from eulerlora_contract.settings import (
+    Count,
+    NotNegative,
+    Positive,
+    PositiveInt,
+    Probability,
+    Settings,
+    optional,
+)
 from training.data.images import Augmentation
 from training.data.registry import Data, OodSettings, OutlierSettings
 
@@ -34,18 +42,18 @@ class OptimisationSettings(Settings):
     """Store only each block's input and recompute the block in the backward pass: less memory,
     about a third more time, the same gradient.
     """
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    learning_rate: Positive = 1e-4
     """Peak rate, at the end of the warm-up."""
     optimiser: Literal["adamw", "adam-l2"] = optional("adamw")
     """`adamw` decays the weights themselves; `adam-l2` is Adam with the decay added to the
     gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay. A method
     may have an optimiser of its own instead, as `ivon` has.
     """
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: NotNegative = 0.01
     """For all trainable parameters."""
-    warmup_steps: Annotated[int, Field(ge=0)] | Auto = 500
+    warmup_steps: Count | Auto = 500
     """Steps of rising rate; `auto` is a tenth of the run, at most 500 steps."""
-    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    clip_norm: Positive = 1.0
     """Greatest norm of the gradient; a longer one is scaled down."""
     precision: PrecisionChoice = "float32"
     """Of the forward pass; weights and optimiser stay float32. `auto` is the faster one, as
@@ -53,9 +61,9 @@ class OptimisationSettings(Settings):
     """
     shuffle: bool = True
     """False keeps the order of the images in every epoch."""
-    state_every_s: Annotated[float, Field(ge=0)] = 300.0
+    state_every_s: NotNegative = 300.0
     """Seconds between writes of the run's state, from which --resume continues."""
-    workers: Annotated[int, Field(ge=0)] = 1
+    workers: Count = 1
     """Processes that load and augment images; 0 uses the main process."""
 
     def check_single_draw(self, key: str) -> Self:
@@ -75,13 +83,13 @@ class OptimisationSettings(Settings):
 
 
 class AdapterTraining(OptimisationSettings):
-    epochs: Annotated[int, Field(ge=0)] | Auto = AUTO
+    epochs: Count | Auto = AUTO
     """Passes over the training images; `auto` makes at least 10, and as many as 300 steps need, at
     most 40. 0 trains nothing; the checkpoint is then that of the initial heads.
     """
     batch_size: PositiveInt | Auto = AUTO
     """Images per step; `auto` is 32, with fewer than 320 images 16 or 8."""
-    warmup_steps: Annotated[int, Field(ge=0)] | Auto = AUTO
+    warmup_steps: Count | Auto = AUTO
     """Steps of rising rate; `auto` is a tenth of the run, at most 500 steps."""
     samples: PositiveInt = 4
     """Stochastic samples per adapter and step."""
@@ -108,7 +116,7 @@ class AdapterTraining(OptimisationSettings):
     """Record metrics on the part `validation` after each epoch, in det and, if min_rank is below
     rank, in stoch with `evaluation.samples`.
     """
-    class_balance: Annotated[float, Field(ge=0, le=1)] = 0.0
+    class_balance: Probability = 0.0
     """0 draws images as they are, 1 draws all classes equally often; between them, a class of n
     images is drawn in proportion to n ** (1 - class_balance). The loss corrects for the changed
     class frequencies (logit adjustment, Menon et al., ICLR 2021), so that probabilities remain
