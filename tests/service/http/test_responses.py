@@ -9,8 +9,9 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
-from eulerlora_contract.answers import Nats, Probability, WireModel
+from eulerlora_contract.answers import WireModel
 from eulerlora_contract.problems import SENT_BY_SERVICE, Overloaded
+from eulerlora_contract.settings import NotNegative, Probability
 from service.http.responses import add_problem_handlers, json_response, problem_headers, rounded
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware
@@ -106,7 +107,7 @@ def test_an_http_exception_keeps_its_status_and_headers_but_not_its_detail(
 class Body(WireModel):
     probabilities: dict[str, Probability]
     rows: tuple[tuple[Probability, ...], ...] | None = None
-    entropy: Nats | None = None
+    entropy: NotNegative | None = None
     seed: int = 0
 
 
