@@ -322,7 +322,7 @@ class EulerLoRA:
 def choose_device(name: str) -> torch.device:
     """The named torch device; `auto` is CUDA if available and the CPU otherwise.
 
-    Raises SettingsError for another one, and for a device that this machine does not have.
+    Raises SettingsError for other names, and for a device that this machine does not have.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

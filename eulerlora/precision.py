@@ -26,7 +26,7 @@ _WORTHWHILE = 0.9
 """Largest time in bfloat16, as a part of that in float32, for which rounding is accepted."""
 _ROWS = {"cpu": 8, "cuda": 128}
 """Rows of the timed blocks: on a CPU those of an answer of two adapters with four samples, on a GPU
-those of a full batch: with few rows it would be the time of the launches.
+those of a full batch, so that computing and not launching kernels takes the time.
 """
 _TIMED_S = 0.3
 """Time for which the runs are repeated."""

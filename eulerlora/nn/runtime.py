@@ -45,8 +45,8 @@ A larger activation leaves the cache, and the allocator returns its pages to the
 """
 
 _CUDA_MEMORY_SHARE = 1 / 8
-"""Of a GPU's memory, for the widest activation of a pass. A batch of large images with many samples
-would otherwise need more than there is.
+"""Share of a GPU's memory that the widest activation of a pass may take. Without a limit, a batch
+of large images with many samples would not fit.
 """
 
 CPU_TOKENS = 1_200

@@ -173,8 +173,8 @@ def program(debug: bool) -> None:
 def main() -> None:
     """Runs the program. Exit status: 0 success, 1 failed work, 2 wrong usage.
 
-    An OSError, want of memory, or an exception whose class has an integer `exit_status`, is one
-    line on stderr.
+    An OSError, an exhausted memory, or an exception whose class has an integer `exit_status`, is
+    one line on stderr.
     """
     signal.signal(signal.SIGTERM, _terminate)  # process 1 of a container would otherwise ignore it
     debug = "--debug" in sys.argv[1:]

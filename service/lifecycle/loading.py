@@ -242,7 +242,7 @@ async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | N
     Args:
         checked: With the answer that it must give.
         infer: Uses the queue of the requests.
-        timeout_s: For all draws together; None for no limit, and `_MAX_RETRIES`.
+        timeout_s: For all draws together; None for no limit, but then `_MAX_RETRIES` at most.
     """
     retries = _MAX_RETRIES if timeout_s is None else sys.maxsize
     answering = asyncio.create_task(_known_answers(checked, infer, retries))

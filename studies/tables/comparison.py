@@ -400,7 +400,7 @@ def _cells(result: EndpointResult, comparison: TableComparison) -> list[str]:
 
 
 def _mean_by_epoch(runs: Sequence[TableRun]) -> Mapping[str, Mapping[str, list[float]]]:
-    """By mode and metric, of the epochs that all runs reached."""
+    """Means over runs by mode and metric, for the epochs that all runs reached."""
     recorded = [run.config().provenance["training"].get("validation_by_epoch", {}) for run in runs]
     return {
         mode: {

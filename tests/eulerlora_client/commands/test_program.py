@@ -214,7 +214,7 @@ def test_a_module_missing_without_an_extra_is_a_fault_of_the_program(
         (MemoryError(), "not enough memory"),
     ],
 )
-def test_want_of_memory_is_one_line(
+def test_an_exhausted_memory_is_one_line(
     monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
 ) -> None:
     def fail() -> NoReturn:
