@@ -12,7 +12,7 @@ from eulerlora.commands import PRECISION_CHOICES, max_pixels_option
 from eulerlora_client.commands.program import PATH
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, Auto
 
-_COLUMNS = ("path", "label", "group", "split")
+_COLUMNS = ("path", "label", "group", "lesion", "split")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 data_option = click.option("--data", type=PATH, required=True, help="Data directory.")

@@ -50,13 +50,14 @@ def data_digest(
 ) -> str:
     """A digest of all that a training takes from its images.
 
-    SHA-256 of the part, name, class, group and pixels (`image_digests`) of every image, in
+    SHA-256 of the part, name, class, group, lesion and pixels (`image_digests`) of every image, in
     hexadecimal.
     """
     sha256 = hashlib.sha256(repr(tuple(classes)).encode())
     for part, images in parts.items():
         for image, digest in zip(images, digests[part].tolist(), strict=True):
-            sha256.update(repr((part, image.name, image.label, image.cluster, digest)).encode())
+            row = (part, image.name, image.label, image.cluster, image.lesion, digest)
+            sha256.update(repr(row).encode())
     return sha256.hexdigest()
 
 

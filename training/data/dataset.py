@@ -17,7 +17,7 @@ PHOTOGRAPHS, DERMATOSCOPY = "everyday photographs", "dermatoscopic images"
 
 
 LABELS = "labels.csv"
-Column = Literal["path", "label", "group", "split"]
+Column = Literal["path", "label", "group", "lesion", "split"]
 
 
 class LabelTable(Settings):
@@ -50,12 +50,12 @@ class DataSettings(Settings):
     classes: dict[str, str] = {}
     """For imagefolder, descriptions by class name; if given, these are the exact classes."""
     ignore_columns: bool = False
-    """Ignore columns of `labels.csv` other than path, label, group and split, as with
+    """Ignore columns of `labels.csv` other than path, label, group, lesion and split, as with
     `--ignore-columns`.
     """
     columns: dict[Column, str] = optional({})
     """Names of the columns of `labels.csv`, as with `--path-column`, where they have others than
-    path, label, group and split.
+    path, label, group, lesion and split.
     """
     attributes: tuple[str, ...] = optional(())
     """Further columns of `labels.csv`, such as `sex` or `skin_type`, as with `--attribute`: an

@@ -137,6 +137,7 @@ class Ham10000(DataSet):
                     row.label,
                     row.cluster,
                     row.attributes,
+                    lesion=row.cluster,
                 )
                 for row in members
                 if row.image_id in images.sources

@@ -49,9 +49,10 @@ class ImageFolder(DataSet):
             for row in rows:
                 if row.name in decoded.sources:
                     label, source = split.classes.index(row.label), decoded.sources[row.name]
-                    parts[part].append(
-                        LabelledImage(row.name, source, label, row.cluster, row.attributes)
+                    image = LabelledImage(
+                        row.name, source, label, row.cluster, row.attributes, row.lesion
                     )
+                    parts[part].append(image)
                 else:
                     name = (PurePath(settings.path) / row.name).as_posix()
                     fault = _fault(path, row, decoded, hint=not faults)

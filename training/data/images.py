@@ -87,8 +87,10 @@ class LabelledImage:
     """An image with its name, source and class index.
 
     Attributes:
-        cluster: Identifier of the subject that several images share, such as a lesion, if known.
+        cluster: Identifier of the group that several images share, such as a patient or a lesion,
+            if known: a split does not divide it.
         attributes: Such as "female" by "sex"; results are also stated by their values.
+        lesion: Identifier of the lesion, which figures count, if known; in one group.
     """
 
     name: str
@@ -96,6 +98,7 @@ class LabelledImage:
     label: int
     cluster: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+    lesion: str | None = None
 
     @property
     def cluster_name(self) -> str:

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
@@ -20,11 +20,12 @@ from training.data.images import UNKNOWN
 from training.data.splits import Part, Split, SplitParts, parts_of
 
 _COLUMNS: tuple[Column, ...] = get_args(Column)
-PATH, _LABEL, _GROUP, _SPLIT = _COLUMNS
+PATH, _LABEL, _GROUP, _LESION, _SPLIT = _COLUMNS
 _LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
     PATH: ("file", "filename", "file_name", "image", "image_id", "name", "picture"),
     _LABEL: ("class", "diagnosis", "dx", "target", "category"),
-    _GROUP: ("patient", "patient_id", "lesion", "lesion_id", "subject", "case", "person"),
+    _GROUP: ("patient", "patient_id", "subject", "case", "person"),
+    _LESION: ("lesion_id", "lesion_number", "mole"),
     _SPLIT: ("part", "partition", "set", "subset", "fold"),
 }
 """Names that other tables have for the columns."""
@@ -58,7 +59,8 @@ class ImageLabel:
     name: str  # relative to the folder
     label: str
     place: str  # what states the label, such as "labels.csv line 3"
-    cluster: str | None = None  # the patient or lesion, if known
+    cluster: str | None = None  # the group, such as a patient, if known; else the lesion
+    lesion: str | None = None  # with its group, which may number its lesions from 1; if known
     part: Part | None = None  # if stated
     attributes: Mapping[str, str] = field(default_factory=dict)  # by column of the table
 
@@ -185,7 +187,7 @@ def _check_columns(
     if repeated or missing:
         hint = "".join(
             f", or use --{key}-column {key} if the table has no {key}"
-            for key in (_GROUP, _SPLIT)
+            for key in (_GROUP, _LESION, _SPLIT)
             if columns[key] in missing
         )
         raise DataError(
@@ -240,18 +242,24 @@ def _row(
     path: Path, line: int, cells: Mapping[Column, str], name_of: Callable[[str], str]
 ) -> ImageLabel:
     place = f"{path} line {line}"
-    label, group, split = (cells.get(column, "") for column in (_LABEL, _GROUP, _SPLIT))
+    label, split = (cells.get(column, "") for column in (_LABEL, _SPLIT))
     if not cells["path"] or label.lower() in _MISSING:
         raise DataError(f"{place}: expected a {PATH} and a {_LABEL}, got an empty or missing value")
     part = part_of(split)
     if part is None and split.lower() not in _MISSING:
         raise DataError(f"{place}: expected a {_SPLIT} of train, val or test, got {split!r}")
-    cluster = None if group.lower() in _MISSING | {"none"} else normalize("NFC", group)
+    group, lesion = (
+        None
+        if (cell := cells.get(column, "")).lower() in _MISSING | {"none"}
+        else normalize("NFC", cell)
+        for column in (_GROUP, _LESION)
+    )
     return ImageLabel(
         name=name_of(cells["path"]),
         label=normalize("NFC", label),
         place=f"{path.name} line {line}",
-        cluster=cluster,
+        cluster=group or lesion,
+        lesion=lesion if group is None or lesion is None else f"{group}/{lesion}",
         part=part,
     )
 
@@ -544,9 +552,10 @@ def split_labels(
 def with_grouped_copies(
     labels: Labels, digests: Mapping[str, int], class_of: Callable[[str], object] = str
 ) -> Labels:
-    """Puts images of one class and equal pixels in one group, with a note.
+    """Puts images of one class and equal pixels in one group and one lesion, with a note.
 
-    A group of such an image is united with those of its copies. Images in two stated parts are not
+    A group or lesion of such an image is united with those of its copies; without any group, it has
+    the name of one of them. Images in two stated parts are not
     grouped, because a group is never in two parts. `digests` are those of the pixels, by name;
     `class_of` gives the class of a label, by default the label itself.
     """
@@ -557,26 +566,36 @@ def with_grouped_copies(
     repeated = [rows for rows in copies.values() if len(rows) > 1]
     if not repeated:
         return labels
-    group: dict[str, str] = {}  # by group or name: a group that it is united with, or itself
-
-    def united(name: str) -> str:
-        while group.setdefault(name, name) != name:
-            name = group[name]
-        return name
-
-    for first, *others in repeated:
-        kept = united(first.cluster or first.name)
-        for row in others:
-            group[united(row.cluster or row.name)] = kept
+    groups = _united([[row.cluster or row.name for row in rows] for rows in repeated])
+    lesions = _united([[row.lesion or row.name for row in rows] for rows in repeated])
+    by_lesion = any(row.lesion for row in labels.rows)
     rows = [
-        replace(row, cluster=united(row.cluster or row.name))
-        if (row.cluster or row.name) in group
-        else row
+        replace(
+            row,
+            cluster=groups.get(row.cluster or row.name, row.cluster),
+            lesion=lesions.get(row.lesion or row.name, row.lesion) if by_lesion else None,
+        )
         for row in labels.rows
     ]
     count = sum(len(rows) - 1 for rows in repeated)
     note = f"{count:,} copies (equal pixels) are in the group of the picture that they repeat"
     return replace(labels, rows=rows, notes=(*labels.notes, note))
+
+
+def _united(sets: Iterable[Sequence[str]]) -> dict[str, str]:
+    """For every name, that of all names that are connected to it by sets: of the first one."""
+    names: dict[str, str] = {}  # by name: one that it is united with, or itself
+
+    def united(name: str) -> str:
+        while names.setdefault(name, name) != name:
+            name = names[name]
+        return name
+
+    for first, *others in sets:
+        kept = united(first)
+        for name in others:
+            names[united(name)] = kept
+    return {name: united(name) for name in [*names]}
 
 
 def _check_sizes(labels: Labels, classes: Sequence[str], parts: Sequence[str]) -> None:

@@ -80,7 +80,8 @@ def read_local_images(
     class are one group, also under several local labels.
 
     With `skip_bad`, unusable pictures are skipped and listed in `skipped`; otherwise they raise
-    DataError. The first group of `lesion` is the lesion in the name of a picture without a table.
+    DataError. The first group of `lesion` is the lesion in the name of a picture without a table; a
+    group named `group` is its group, such as a patient.
 
     Raises:
         DataError: For labels without a class, for names in `names` that do not exist, and if no
@@ -101,17 +102,18 @@ def read_local_images(
     images = []
     used = [row for row in labels.rows if row.label not in names.ignored]
     for row in sorted(used, key=lambda row: row.name):
-        cluster = row.cluster
+        cluster, of_lesion = row.cluster, row.lesion
         if lesion is not None and not labels.table:
             found = lesion.search(PurePosixPath(row.name).name)
             if found is None:
                 on_bad(row.name, f"expected a name with a lesion, as in {lesion.pattern}")
                 continue
-            cluster = found[1]
+            cluster, of_lesion = found.groupdict().get("group", found[1]), found[1]
         if row.name in decoded.sources:
             source = decoded.sources[row.name]
             label = names.index_of(row.label)
-            images.append(LabelledImage(row.name, source, label, cluster, row.attributes))
+            image = LabelledImage(row.name, source, label, cluster, row.attributes, of_lesion)
+            images.append(image)
         else:
             on_bad(row.name, decoded.bad.get(row.name, f"is in {LABELS}, but is no image file"))
     if not images:

@@ -47,18 +47,22 @@ class ArchiveLabels(Settings):
     outside: tuple[NonEmpty, ...] = ()
     """Labels of target lesions of none of the classes."""
     lesion: str | None = None
-    """Regular expression that finds the lesion in the name of a picture, as its only group; None if
-    every picture shows another lesion.
+    """Regular expression that finds the lesion in the name of a picture, as its first group, and in
+    one named `group`, if any, the patient; None if every picture shows another lesion.
     """
     table: ArchiveTable | None = None
     """By whose attributes the performance is also stated."""
 
     @field_validator("lesion")
     @classmethod
-    def _one_group(cls, pattern: str | None) -> str | None:
+    def _has_lesion(cls, pattern: str | None) -> str | None:
         try:
-            if pattern is not None and re.compile(pattern).groups != 1:
-                raise ValueError(f"expected a regular expression with one group, got {pattern}")
+            groups = None if pattern is None else re.compile(pattern)
+            if groups and groups.groups != 1 + ("group" in groups.groupindex):
+                raise ValueError(
+                    "expected a regular expression with one group, and possibly one named `group`, "
+                    f"got {pattern}"
+                )
         except re.error as error:
             raise ValueError(f"expected a regular expression, got {pattern} ({error})") from error
         return pattern

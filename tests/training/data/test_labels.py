@@ -248,7 +248,7 @@ def test_an_empty_class_folder_is_refused_unless_the_classes_are_stated(tmp_path
         ("name,dx", ("path", "label")),
         ("path,label,groups", ("groups", "group")),
         ("path,label,Patient", ("patient", "group")),
-        ("path,label,lesion_id,set", ("lesion_id", "group", "set", "split")),
+        ("path,label,lesion_id,set", ("lesion_id", "lesion", "set", "split")),
         ("path,label,group,patient", ("patient",)),
         ("path,label,sex", ("sex",)),
         ("path,label,label", ("label",)),
@@ -407,7 +407,7 @@ def test_columns_are_named_by_settings(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("column", ["path", "label", "group", "split"])
+@pytest.mark.parametrize("column", ["path", "label", "group", "lesion", "split"])
 def test_a_missing_column_that_a_setting_names_is_refused(tmp_path: Path, column: str) -> None:
     table(tmp_path, ["0.png,blue,P0,train"], "path,label,patient_id,fold")
     columns = {"group": "patient_id", "split": "fold"}
@@ -506,6 +506,31 @@ def test_copies_unite_their_groups_and_those_of_other_classes_or_parts_do_not(
         row.cluster is None
         for row in split(tmp_path / "other", names(*parts), digests=copies).labels.rows
     )
+
+
+def test_lesions_are_numbered_within_their_group_and_are_the_group_without_one(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        "0.png,red,P1,1",
+        "1.png,red,P1,2",
+        "2.png,blue,P2,1",
+        "3.png,blue,,L7",
+        "4.png,red,P3,",
+    ]
+    labels = read(table(tmp_path, rows, "path,label,group,lesion"), names(".", count=5))
+    assert [(row.cluster, row.lesion) for row in labels.rows] == [
+        ("P1", "P1/1"), ("P1", "P1/2"), ("P2", "P2/1"), ("L7", "L7"), ("P3", None),
+    ]  # fmt: skip
+
+
+def test_copies_are_one_lesion_where_lesions_are_known(tmp_path: Path) -> None:
+    rows = [f"{i}.png,{CLASSES[i % 3]},P{i},{'' if i == 3 else 1}" for i in range(60)]
+    copies = dict.fromkeys(["0.png", "3.png", "6.png"], -1)
+    images = [row.split(",")[0] for row in rows]
+    labels = split(table(tmp_path, rows, "path,label,group,lesion"), images, digests=copies)
+    same = [(row.cluster, row.lesion) for row in labels.labels.rows if row.name in copies]
+    assert len(same) == 3 and len(set(same)) == 1 and same[0][1] is not None
 
 
 @dataclass(frozen=True)

@@ -119,13 +119,13 @@ def test_an_archive_is_read_with_lesions_from_its_names(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "pad.tar", "w") as archive:
         archive.add(tmp_path / "pad", "pad")
     names = LabelNames(CLASSES, {"MEL": "mel"}, outside=["SCC"])
-    lesion = re.compile(r"^PAT_(\d+_\d+)_")
+    lesion = re.compile(r"^PAT_((?P<group>\d+)_\d+)_")
     for path in (tmp_path / "pad.tar", tmp_path / "pad"):
         local = read_local_images(path, names, lesion=lesion)
-        assert [(image.label, image.cluster) for image in local.images] == [
-            (1, "1_7"),
-            (1, "1_7"),
-            (OUTSIDE, "2_8"),
+        assert [(image.label, image.cluster, image.lesion) for image in local.images] == [
+            (1, "1", "1_7"),
+            (1, "1", "1_7"),
+            (OUTSIDE, "2", "2_8"),
         ]
         assert local.unit == "lesion"
 
