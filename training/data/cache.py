@@ -45,11 +45,11 @@ from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.errors import DataError, ImageSizeError
 from eulerlora_contract.printable import printable
 from eulerlora_contract.progress import track
-from training.data.copies import pixel_digest
+from training.data.copies import oriented_digest
 from training.data.dataset import LABELS
 from training.data.images import Encoded, ImageSource, rgb_image
 
-_FORMAT = 5
+_FORMAT = 6
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 
@@ -78,7 +78,7 @@ class DecodedImages:
 
     sources: Mapping[str, ImageSource]
     bad: Mapping[str, Reason]
-    digests: Mapping[str, int] = field(default_factory=dict)  # `pixel_digest` of good images
+    digests: Mapping[str, int] = field(default_factory=dict)  # `oriented_digest` of good images
     left_out: LeftOut = field(default_factory=LeftOut)
 
     @property
@@ -204,7 +204,7 @@ def _write(
                 raise OSError(f"expected {MIN_FREE_BYTES >> 20} MB of free space in {folder}")
             file.write(pixels.numpy().tobytes())
             images[name] = (offset, *pixels.shape[1:])
-            digests[name] = pixel_digest(pixels)
+            digests[name] = oriented_digest(pixels)
             offset += pixels.numel()
     index = {
         "path": str(path.resolve()),
@@ -228,7 +228,7 @@ def _checked(path: Path) -> DecodedImages:
         if isinstance(pixels, str):
             bad[name] = pixels
         else:
-            digests[name] = pixel_digest(pixels)
+            digests[name] = oriented_digest(pixels)
     good = {
         name: source
         for name, source in sources.items()

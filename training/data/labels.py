@@ -552,12 +552,12 @@ def split_labels(
 def with_grouped_copies(
     labels: Labels, digests: Mapping[str, int], class_of: Callable[[str], object] = str
 ) -> Labels:
-    """Puts images of one class and equal pixels in one group and one lesion, with a note.
+    """Puts copies of one class in one group and one lesion, with a note.
 
-    A group or lesion of such an image is united with those of its copies; without any group, it has
-    the name of one of them. Images in two stated parts are not
-    grouped, because a group is never in two parts. `digests` are those of the pixels, by name;
-    `class_of` gives the class of a label, by default the label itself.
+    Copies have equal pixels, also turned or mirrored. A group or lesion of such an image is united
+    with those of its copies; without any group, it has the name of one of them. Images in two
+    stated parts are not grouped, because a group is never in two parts. `digests` are those of all
+    orientations, by name; `class_of` gives the class of a label, by default the label itself.
     """
     copies: dict[tuple[object, ...], list[ImageLabel]] = defaultdict(list)
     for row in sorted(labels.rows, key=lambda row: row.name):
@@ -578,7 +578,10 @@ def with_grouped_copies(
         for row in labels.rows
     ]
     count = sum(len(rows) - 1 for rows in repeated)
-    note = f"{count:,} copies (equal pixels) are in the group of the picture that they repeat"
+    note = (
+        f"{count:,} copies (equal pixels, also turned or mirrored) are in the group of the picture "
+        "that they repeat"
+    )
     return replace(labels, rows=rows, notes=(*labels.notes, note))
 
 

@@ -4,8 +4,10 @@ Digests of training images: which copies they recognise, and their file.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ from training.data.copies import (
     image_digests,
     images_in_training,
     named_with_seen,
+    oriented_digest,
     write_copies,
 )
 from training.data.images import ImageParts, LabelledImage
@@ -41,9 +44,13 @@ def picture(seed: int, side: int = 64) -> Tensor:
     return (255 * F.interpolate(coarse, side, mode="bilinear")[0]).to(torch.uint8)
 
 
-def half(pixels: Tensor) -> Tensor:
+def half(pixels: Tensor, size: tuple[int, int] = (32, 32)) -> Tensor:
     image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
-    return torch.from_numpy(np.array(image.resize((32, 32)))).permute(2, 0, 1)
+    return torch.from_numpy(np.array(image.resize(size))).permute(2, 0, 1)
+
+
+def turned(pixels: Tensor, turns: int, mirrored: bool = False) -> Tensor:
+    return torch.rot90(pixels.flip(-1) if mirrored else pixels, turns, (-2, -1))
 
 
 def checked(*placed: tuple[str, int, Tensor]) -> DataCheck:
@@ -113,6 +120,63 @@ def test_resized_copies_in_another_part_or_class_are_similar() -> None:
     )
     assert names(check.similar) == [["0", "3"], ["0", "2"], ["1", "3"], ["3", "2"]]
     assert names(check.in_parts) == [["1", "2"]]
+
+
+ORIENTATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    f"{turns} turns{', mirrored' * mirrored}": partial(turned, turns=turns, mirrored=mirrored)
+    for turns in range(4)
+    for mirrored in (False, True)
+}
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_turned_and_mirrored_copies_in_another_part_are_similar(orientation: str) -> None:
+    wide = picture(0, 96)[:, :64]
+    check = checked(
+        ("train", 0, wide),
+        ("train", 0, picture(1)),
+        ("test", 0, ORIENTATIONS[orientation](half(wide, (40, 30)))),
+    )
+    assert names(check.similar) == [["0", "2"]]
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (63, 95), (33, 32), (1, 5)])
+def test_the_digest_of_all_orientations_is_that_of_no_other_image(shape: tuple[int, int]) -> None:
+    height, width = shape
+    plain = picture(0, 96)[:, :height, :width]
+    even = torch.full_like(plain, 7)  # every orientation has the same sums
+    even[:, 0, 0] = 8
+    even[:, -1, -1] = 8
+    for pixels in (plain, even):
+        digests = {oriented_digest(turn(pixels)) for turn in ORIENTATIONS.values()}
+        assert len(digests) == 1
+        other = pixels.clone()
+        other[0, 0, 0] += 1
+        assert oriented_digest(other) not in digests
+
+
+def test_the_search_for_similar_images_is_that_of_all_pairs_and_orientations() -> None:
+    pictures = [picture(seed) for seed in range(40)]
+    mixed = [
+        turned(torch.lerp(one.float(), other.float(), share).to(torch.uint8), index % 4)
+        for index, (one, other) in enumerate(pairwise(pictures))
+        for share in (0.03, 0.1, 0.2)
+    ]
+    check = checked(*(("train", 0, p) for p in pictures), *(("test", 0, p) for p in mixed))
+    fields = [F.interpolate(p[None].float(), 16, mode="area")[0] for p in (*pictures, *mixed)]
+    correlations = {
+        (str(first), str(second)): max(
+            float(torch.stack([turn(fields[first]), fields[second]]).flatten(1).corrcoef()[0, 1])
+            for turn in ORIENTATIONS.values()
+        )
+        for first in range(len(pictures))
+        for second in range(len(pictures), len(fields))
+    }
+    found = {(first, second) for first, second in names(check.similar)}
+    assert 30 < len(found) == len(check.similar) < len(mixed)
+    for pair, correlation in correlations.items():
+        if abs(correlation - 0.995) > 0.001:  # the thumbnails are rounded
+            assert (pair in found) == (correlation > 0.995)
 
 
 def test_images_with_a_side_below_that_of_the_input_are_small() -> None:

@@ -140,6 +140,23 @@ def test_a_folder_without_images_names_the_kinds_that_it_has(tmp_path: Path) -> 
         read_dataset(DataSettings(kind="imagefolder"), tmp_path)
 
 
+def test_turned_and_mirrored_copies_are_in_the_part_of_their_original(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(image_folder / "train", tmp_path / "set"))
+    for picture in sorted(folder.rglob("*.png")):
+        method = Image.Transpose(int(picture.stem) % len(Image.Transpose))
+        with Image.open(picture) as image:
+            image.transpose(method).save(picture.with_suffix(".turned.png"))
+    images = read_dataset(DataSettings(kind="imagefolder"), folder)
+    originals = {
+        part: {image.name.split(".")[0] for image in members}
+        for part, members in images.parts.items()
+    }
+    assert sum(map(len, originals.values())) == 60
+    assert sum(map(len, images.parts.values())) == 120
+
+
 def test_the_own_split_of_a_set_with_many_copies_is_never_refused(
     image_folder: Path, tmp_path: Path
 ) -> None:
