@@ -65,10 +65,25 @@ def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> 
     return torch.from_numpy(np.log(ratio)).float()
 
 
-def target_probabilities(labels: Tensor, classes: int) -> Tensor:
-    """One-hot labels, uniform for OUTSIDE, zeros for IGNORED; (n, classes) float32."""
-    one_hot = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
-    return one_hot + (labels == OUTSIDE).unsqueeze(-1) / classes
+def class_frequencies(counts: Tensor, class_weights: Tensor) -> Tensor:
+    """The classes' shares of the loss over the training images, (classes,) float32, with sum 1.
+
+    These are the probabilities with the lowest loss for a network that cannot tell images apart,
+    and so the target of images that belong to no class. Balanced draws do not change them, because
+    `log_frequency_ratio` corrects for the draws.
+
+    Args:
+        counts: (classes,), the training images per class, as they are.
+        class_weights: (classes,), of the loss; equal weights give the frequencies of the images.
+    """
+    weighted = counts.double() * class_weights.double()
+    return (weighted / weighted.sum()).float()
+
+
+def target_probabilities(labels: Tensor, outside: Tensor) -> Tensor:
+    """One-hot labels, `outside` (classes,) for OUTSIDE, zeros for IGNORED; (n, classes)."""
+    one_hot = F.one_hot(labels.clamp(min=0), len(outside)) * (labels >= 0).unsqueeze(-1)
+    return one_hot + (labels == OUTSIDE).unsqueeze(-1) * outside
 
 
 def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
@@ -140,6 +155,8 @@ class AdapterObjective(Objective[AdapterDraw]):
 
     Args:
         class_weights: (classes,), on the network's device.
+        counts: (classes,), the training images per class, by which `class_frequencies` gives the
+            target of images that belong to no class; None for equally many of each.
         outlier_weight: As in `image_weights`.
         logit_adjustment: (classes,), added to the logits of images that belong to a class
             (`log_frequency_ratio`).
@@ -151,6 +168,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         network: AdaptedVisionTransformer,
         settings: AdapterTraining,
         class_weights: Tensor,
+        counts: Tensor | None = None,
         outlier_weight: float = 1.0,
         logit_adjustment: Tensor | None = None,
         validation: EpochValidation | None = None,
@@ -161,6 +179,8 @@ class AdapterObjective(Objective[AdapterDraw]):
         self.settings, self.method = settings, method
         self.divergence, self.constrain = network.divergence, network.constrain
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
+        counts = torch.ones_like(class_weights) if counts is None else counts.to(class_weights)
+        self.outside = class_frequencies(counts, class_weights)
         self.logit_adjustment, self.validation = logit_adjustment, validation
         self.image_count = image_count
 
@@ -210,7 +230,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         if self.logit_adjustment is not None:
             belongs = (labels >= 0)[:, None, None]
             trajectories = trajectories + belongs * self.logit_adjustment
-        targets = target_probabilities(labels, trajectories.shape[-1])
+        targets = target_probabilities(labels, self.outside)
         weights = self._weights(labels)
         losses = mean_probability_losses if self.settings.loss == "mean" else trajectory_losses
         loss = losses(trajectories, targets) @ weights
@@ -281,9 +301,9 @@ def objective_and_batches(
     labels = np.array([image.label for image in training])
     counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
     views = recipe.adapters.adapters if settings.augmented_views == "own" else None
+    present = class_counts(images.parts["train"], len(images.classes))
     weights = torch.ones(len(images.classes))
     if settings.class_weights == "effective-number":
-        present = class_counts(images.parts["train"], len(images.classes))
         weights = effective_number_weights(present, settings.beta).float()
 
     def view(epoch: int) -> Transform:
@@ -307,6 +327,7 @@ def objective_and_batches(
         network,
         settings,
         weights.to(device),
+        counts=present,
         outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
         logit_adjustment=None
         if counts is None

@@ -65,9 +65,11 @@ class OodSettings(Settings):
 
 
 class OutlierSettings(Settings):
-    """Outliers, trained towards equal probabilities of all classes.
+    """Outliers, trained towards the frequencies of the classes among the training images.
 
-    Outlier exposure, Hendrycks, Mazeika and Dietterich, ICLR 2019.
+    Outlier exposure (Hendrycks, Mazeika and Dietterich, ICLR 2019) pulls them to equal
+    probabilities; here it is to the answer of a network that cannot tell images apart, so that
+    class weights count and balanced draws do not.
     """
 
     path: str

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -23,24 +24,28 @@ from training.adaptation.objective import (
     AdapterObjective,
     DropoutBlock,
     balanced_counts,
+    class_frequencies,
     effective_number_weights,
     image_weights,
     log_frequency_ratio,
     mean_probability_losses,
+    objective_and_batches,
     target_probabilities,
     trajectory_losses,
 )
 from training.data.augmentation import training_view
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
-from training.data.images import OUTSIDE
+from training.data.images import OUTSIDE, class_counts
 from training.optimisation.batches import IGNORED, LoadedBatches
 from training.optimisation.loop import optimise
 from training.optimisation.run import Run
 from training.optimisation.step import Optimisation, Step
-from training.recipe.schema import AdapterTraining
+from training.recipe.file import read_recipe
+from training.recipe.schema import AdapterRecipe, AdapterTraining
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
+COUNTS = torch.tensor([6, 3, 1])
 TRAINING = AdapterTraining(
     epochs=2, batch_size=10, learning_rate=1e-2, warmup_steps=1, samples=2, workers=0
 )
@@ -130,15 +135,16 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     adjustment = torch.tensor([0.5, -1.0, 2.0])
     network = random_network()
     adjusted = AdapterObjective(
-        network, AdapterTraining(samples=1), torch.ones(3), logit_adjustment=adjustment
+        network, AdapterTraining(samples=1), torch.ones(3), COUNTS, logit_adjustment=adjustment
     )
-    plain = AdapterObjective(network, AdapterTraining(samples=1), torch.ones(3))
+    plain = AdapterObjective(network, AdapterTraining(samples=1), torch.ones(3), COUNTS)
     draw = plain.draw(0, 0, 0)
     rows = Rows.of([1] * 7, 2)
     logits = network(images, rows, draw.row_draws(7)).unflatten(0, (7, 2))
     shifted = logits + adjustment
     shifted[5] = logits[5]
-    expected = trajectory_losses(shifted, target_probabilities(labels, 3)).sum()
+    targets = target_probabilities(labels, COUNTS / COUNTS.sum())
+    expected = trajectory_losses(shifted, targets).sum()
     torch.testing.assert_close(adjusted.loss(network, images, labels, draw), expected)
     assert expected != plain.loss(network, images, labels, draw)
 
@@ -242,7 +248,8 @@ def loss_of(
     loss, logits: Tensor, labels: Tensor, weights: Tensor, outlier_weight: float = 1.0
 ) -> Tensor:
     per_image = image_weights(labels, weights, outlier_weight)
-    return loss(logits, target_probabilities(labels, 3)) @ per_image / per_image.sum()
+    targets = target_probabilities(labels, class_frequencies(COUNTS, weights).double())
+    return loss(logits, targets) @ per_image / per_image.sum()
 
 
 def test_padding_has_no_loss_and_no_weight() -> None:
@@ -254,17 +261,19 @@ def test_padding_has_no_loss_and_no_weight() -> None:
     assert image_weights(padded, CLASS_WEIGHTS, 1.0)[5:].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("weights", [ONES, CLASS_WEIGHTS])
-def test_the_loss_of_an_outlier_is_its_cross_entropy_with_the_uniform_distribution(
-    weights: Tensor,
+@pytest.mark.parametrize(
+    ("weights", "shares"), [(ONES, [0.6, 0.3, 0.1]), (CLASS_WEIGHTS, [0.4, 0.5, 0.1])]
+)
+def test_the_loss_of_an_outlier_is_its_cross_entropy_with_the_shares_of_the_classes(
+    weights: Tensor, shares: list[float]
 ) -> None:
     labels = torch.tensor([0, 2, OUTSIDE, 1, OUTSIDE])
     outlier = 0.5 * weights.mean()
     per_image = torch.stack([weights[0], weights[2], outlier, weights[1], outlier])
-    uniform = torch.full((8, 3), 1 / 3, dtype=torch.float64)
+    frequencies = torch.tensor(shares).double().expand(8, -1)
     losses = torch.stack(
         [
-            F.cross_entropy(LOGITS[i], uniform if label == OUTSIDE else label.expand(8))
+            F.cross_entropy(LOGITS[i], frequencies if label == OUTSIDE else label.expand(8))
             for i, label in enumerate(labels)
         ]
     )
@@ -302,6 +311,30 @@ def test_classes_are_drawn_in_proportion_to_a_power_of_their_size(
     drawn = [counts[labels == label].sum() for label in (0, 1, 2)]
     np.testing.assert_allclose(drawn, expected)
     assert (counts[labels == OUTSIDE] == 1).all()
+
+
+@pytest.mark.parametrize("weights", [ONES, CLASS_WEIGHTS])
+def test_outliers_pull_where_a_network_ends_that_cannot_tell_images_apart(weights: Tensor) -> None:
+    labels = torch.repeat_interleave(torch.arange(3), COUNTS)
+    frequencies = class_frequencies(COUNTS, weights).double()
+    logits = frequencies.log().requires_grad_()
+    losses = F.cross_entropy(logits.expand(len(labels), -1), labels, weight=weights)
+    (gradient,) = torch.autograd.grad(losses, logits)
+    torch.testing.assert_close(gradient, torch.zeros(3).double(), atol=1e-7, rtol=0)
+
+
+def test_a_recipe_with_outliers_pulls_them_to_the_class_frequencies(
+    recipe_file: Path, labelled: Path
+) -> None:
+    settings = ("data.path=set", "data.at_most={train = 30}", "training.class_balance=0.5")
+    recipe = read_recipe(recipe_file, AdapterRecipe, settings)
+    images = read_dataset(recipe.data, labelled)
+    train = sorted(images.parts["train"], key=lambda image: image.label)[5:]  # of the first class
+    counts = class_counts(train, 3)
+    assert counts[0] < counts[1]
+    fewer = replace(images, parts={**images.parts, "train": train})
+    objective, _ = objective_and_batches(random_network(), recipe, fewer, None)
+    torch.testing.assert_close(objective.outside, counts / counts.sum())
 
 
 def test_the_adjusted_loss_of_balanced_draws_is_least_at_the_probabilities_of_the_images() -> None:
