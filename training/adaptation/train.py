@@ -155,6 +155,7 @@ def train(
     skip_bad: bool = False,
     tracking: Tracking | None = None,
     restart: bool = False,
+    evaluation: bool = True,
 ) -> None:
     """Runs a recipe: trains, saves, calibrates, evaluates, and writes report and model card.
 
@@ -163,7 +164,8 @@ def train(
     `resume` continues from it, or with the next member or the evaluation if the checkpoint exists,
     if recipe, seed and images are the same; `restart` discards it; without either it is refused.
     The report in `out` is that of all members together; a run that has it is finished, and is not
-    calibrated again.
+    calibrated again. Without `evaluation` a run ends with its checkpoints, before anything is
+    measured on the test part.
 
     Prints the data and the run before the first step, and the test accuracy at the end. Paths in
     the recipe are relative to `recipe_folder`. With `skip_bad`, unusable images are skipped and
@@ -221,7 +223,7 @@ def train(
         accelerator.wait_for_everyone()
     if main and all(finished) and (out / REPORT / JSON).exists():
         print_lines([f"the run in {out} is finished"])
-    elif main:
+    elif main and evaluation:
         _evaluate_checkpoints(shared, out)
     accelerator.wait_for_everyone()
 

@@ -131,6 +131,14 @@ def pretrain_command(
     help="Write the copies that --check finds to this CSV file.",
 )
 @click.option("--variant", metavar="NAME", help="Variant of the recipe.")
+@click.option(
+    "--no-evaluation",
+    "evaluation",
+    flag_value=False,
+    default=True,
+    help="End with the uncalibrated checkpoint, before anything is measured on the test part; "
+    "--resume without this option calibrates and evaluates it.",
+)
 @table_options
 @_run_options
 def train_command(
@@ -149,6 +157,7 @@ def train_command(
     check: bool,
     copies: Path | None,
     show: bool,
+    evaluation: bool,
     device: str,
 ) -> None:
     """Train adapters on a frozen backbone; write a calibrated checkpoint to --out.
@@ -200,6 +209,7 @@ def train_command(
             skip_bad=skip_bad,
             tracking=curves,
             restart=restart,
+            evaluation=evaluation,
         )
     click.echo(f"checkpoint in {out}")
 

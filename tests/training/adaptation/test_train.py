@@ -275,6 +275,22 @@ def test_a_finished_run_is_resumed_on_its_data_and_seed_only(
     assert (trained_copy / "adapters.safetensors").read_bytes() == weights
 
 
+def test_a_run_without_evaluation_is_evaluated_when_it_is_resumed(
+    recipe_file: Path, labelled: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = ("train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
+               *ONE_EPOCH)  # fmt: skip
+    for _ in range(2):
+        assert "test accuracy" not in succeed(*command, "--resume", "--no-evaluation").out
+        assert not (out / "report").exists()
+        assert read_config(out).thresholds == ()
+    weights = (out / "adapters.safetensors").read_bytes()
+    assert "test accuracy" in succeed(*command, "--resume").out
+    assert read_config(out).thresholds
+    assert (out / "adapters.safetensors").read_bytes() == weights
+
+
 def test_no_epoch_leaves_the_probe_that_starts_a_training(
     recipe_file: Path, labelled: Path, tmp_path: Path
 ) -> None:
