@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.methods.registry import method_type
+from studies.default_model import CANDIDATES, EMBEDDED
 from studies.tables.table import RECIPES, read_table
 from training.recipe.file import read_layers, read_recipe, read_toml
 from training.recipe.schema import AdapterRecipe
@@ -23,7 +24,7 @@ STUDIES = [path for path in COMPLETE if path.stem.startswith("overfitting-")]
 VARIANTS = [
     (path, name)
     for path in COMPLETE
-    if path.stem not in CHOICES and path not in STUDIES
+    if path.stem not in (*CHOICES, "default-model") and path not in STUDIES
     for name in variant_names(path)
 ]
 METHODS = {
@@ -60,6 +61,17 @@ def test_every_variant_is_valid_and_has_the_method_in_its_name(path: Path, varia
     assert recipe.method.name == (METHODS[names[0]] if names else "eulerlora")
     sampled = method_type(recipe.method).is_sampled(recipe.adapters)
     assert recipe.training.samples == 1 or sampled
+
+
+@pytest.mark.parametrize("name", [name for name in CANDIDATES if name != EMBEDDED])
+def test_the_candidates_for_the_embedded_model_have_four_adapters_at_the_rate_that_moves_them(
+    name: str,
+) -> None:
+    recipe = read_recipe(RECIPES / "default-model.toml", AdapterRecipe, variant=name)
+    assert (recipe.adapters.adapters, recipe.adapters.init_gain) == (4, 0.3)
+    assert recipe.training.learning_rate == 1e-3
+    assert recipe.adapters.adapters * recipe.evaluation.samples == recipe.evaluation.views == 8
+    assert CANDIDATES[name].general == (recipe.backbone.weights != "embedded")
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
