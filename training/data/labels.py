@@ -16,6 +16,7 @@ from eulerlora_contract.errors import DataError
 from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages
 from training.data.dataset import LABELS, Column, DataSettings, LabelTable
+from training.data.identifiers import MISSING, Identifiers, read_identifiers
 from training.data.images import UNKNOWN
 from training.data.splits import Part, Split, SplitParts, parts_of
 
@@ -34,8 +35,6 @@ _SPELLING = re.compile(r"[\s\u200b\ufeff]|(?<=\d)\.0+(?=\s*$)")
 """What does not tell classes apart: spaces, and the decimals of a spreadsheet."""
 _INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
 """Names of the column that pandas writes for the index of a table, in lower case."""
-_MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "nat", "null"}
-"""Cells without a value, in lower case, as libraries write them."""
 
 PART_WORDS: Mapping[str, Part] = {
     "train": "train", "training": "train", "trn": "train",
@@ -145,16 +144,20 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
     notes += _check_columns(path, used, columns, [*attributes.values()], settings.ignore_columns)
     at = {column: header.index(name) for column, name in columns.items() if name in header}
     name_of = _reader_of_paths(labels.folder, names)
+    known, identifier_notes = _with_identifiers(
+        [{column: cells[at[column]] for column in at} for _, cells in lines]
+    )
     rows = [
         replace(
-            _row(path, number, {column: cells[at[column]] for column in at}, name_of),
+            _row(path, number, of_columns, name_of),
             attributes={
-                name: UNKNOWN if (cell := cells[header.index(column)]).lower() in _MISSING else cell
+                name: UNKNOWN if (cell := cells[header.index(column)]).lower() in MISSING else cell
                 for name, column in attributes.items()
             },
         )
-        for number, cells in lines
+        for (number, cells), of_columns in zip(lines, known, strict=True)
     ]
+    notes += identifier_notes
     if separator != ",":
         notes.append(f"{path.name} is read as separated by {_SEPARATORS[separator]}")
     if "\\" in text and any("/" in row.name for row in rows):
@@ -238,22 +241,47 @@ def _reader_of_paths(folder: Path, names: Collection[str]) -> Callable[[str], st
     return name_of
 
 
+def _with_identifiers(
+    rows: Sequence[Mapping[Column, str]],
+) -> tuple[list[Mapping[Column, str]], list[str]]:
+    """The cells with one spelling of each group and lesion, empty if missing; and notes.
+
+    A number that lesions of several groups have is missing where the group is.
+    """
+    read: dict[Column, Identifiers] = {
+        column: read_identifiers(
+            column, [row[column] for row in rows], column == _LESION and _GROUP in rows[0]
+        )
+        for column in (_GROUP, _LESION)
+        if rows and column in rows[0]
+    }
+    known = [
+        {**row, **{column: found.by_cell[row[column]] or "" for column, found in read.items()}}
+        for row in rows
+    ]
+    groups_of = defaultdict(set)
+    for row in known:
+        if row.get(_GROUP):
+            groups_of[row.get(_LESION)].add(row[_GROUP])
+    if any(lesion and len(groups) > 1 for lesion, groups in groups_of.items()):
+        known = [
+            row if row[_GROUP] or row[_LESION] not in groups_of else {**row, _LESION: ""}
+            for row in known
+        ]
+    return known, [note for found in read.values() for note in found.notes]
+
+
 def _row(
     path: Path, line: int, cells: Mapping[Column, str], name_of: Callable[[str], str]
 ) -> ImageLabel:
     place = f"{path} line {line}"
     label, split = (cells.get(column, "") for column in (_LABEL, _SPLIT))
-    if not cells["path"] or label.lower() in _MISSING:
+    if not cells["path"] or label.lower() in MISSING:
         raise DataError(f"{place}: expected a {PATH} and a {_LABEL}, got an empty or missing value")
     part = part_of(split)
-    if part is None and split.lower() not in _MISSING:
+    if part is None and split.lower() not in MISSING:
         raise DataError(f"{place}: expected a {_SPLIT} of train, val or test, got {split!r}")
-    group, lesion = (
-        None
-        if (cell := cells.get(column, "")).lower() in _MISSING | {"none"}
-        else normalize("NFC", cell)
-        for column in (_GROUP, _LESION)
-    )
+    group, lesion = (cells.get(column) or None for column in (_GROUP, _LESION))
     return ImageLabel(
         name=name_of(cells["path"]),
         label=normalize("NFC", label),

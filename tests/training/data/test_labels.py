@@ -477,6 +477,24 @@ def test_missing_labels_are_refused_and_missing_groups_are_none(
         read(table(tmp_path, [f"0.png,{missing},P1"], "path,label,group"), ["0.png"])
 
 
+def test_rows_of_unknown_patients_are_no_group_and_spellings_of_one_are(tmp_path: Path) -> None:
+    rows = [
+        f"{i}.png,red,{group}" for i, group in enumerate(["-1", "-1", "P-1", "p001", "unknown"])
+    ]
+    labels = read(table(tmp_path, rows, "path,label,group"), [f"{i}.png" for i in range(5)])
+    clusters = [row.cluster for row in labels.rows]
+    assert clusters == [None, None, "P-1", "P-1", None]
+    assert len(labels.notes) == 2
+
+
+def test_lesions_numbered_within_patients_are_unknown_where_the_patient_is(tmp_path: Path) -> None:
+    rows = ["0.png,red,P1,1", "1.png,red,P2,1", "2.png,red,unknown,1", "3.png,red,,1"]
+    labels = read(table(tmp_path, rows, "path,label,group,lesion"), names(".", count=4))
+    assert [(row.cluster, row.lesion) for row in labels.rows] == [
+        ("P1", "P1/1"), ("P2", "P2/1"), (None, None), (None, None)
+    ]  # fmt: skip
+
+
 def test_copies_of_a_class_are_one_group_of_the_split(tmp_path: Path) -> None:
     images = names("blue", "red", count=40)
     digests = {f"blue/{i}.png": -1 - i // 2 for i in range(40)}  # twenty pairs
