@@ -1,7 +1,7 @@
 """Query parameters of `/predict`, `/triage`, their batches and reports; bodies in JSON."""
 
 import re
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -9,11 +9,10 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from eulerlora_contract.answers import TriageResult, WireModel
+from eulerlora_contract.answers import WireModel
 from eulerlora_contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode, Views
 
 
@@ -54,7 +53,6 @@ _Samples = Annotated[
     BeforeValidator(_auto_or_digits),
 ]
 _ViewsParameter = Annotated[Views, BeforeValidator(_views)]
-ReportFormat = Literal["html", "csv"]
 
 _Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Decided = Literal["urgent", "unfamiliar", "refer", "retake", "routine", "undo"]
@@ -118,13 +116,6 @@ class EmbedQuery(NoQuery):
     """Name of a served model; the first one by default."""
 
 
-class ReportQuery(NoQuery):
-    """Parameters of `/triage/report`."""
-
-    format: ReportFormat = "html"
-    """html: a self-contained page; csv: a table with a row for each image."""
-
-
 class PredictQuery(TriageQuery):
     """Parameters of `/predict` and `/predict/batch`."""
 
@@ -155,41 +146,3 @@ class DecisionRequest(WireModel):
     """Why; required if the decision is not the suggested disposition. Without patient data."""
     diagnosis: Annotated[_Words, Field(max_length=64)] | None = None
     """The confirmed diagnosis, when it is known: the name of a class, or a code of one's own."""
-
-
-class ReportProblem(WireModel):
-    """Why an image has no result; of a problem document, the other fields are ignored."""
-
-    code: Annotated[str, Field(min_length=1, max_length=100)]
-    title: Annotated[str, Field(max_length=1000)] = ""
-    detail: Annotated[str, Field(max_length=1000)] = ""
-
-
-class ReportImage(WireModel):
-    """One image of a report: its result or its problem."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    file: Annotated[str, Field(min_length=1, max_length=1000)]
-    """Its name."""
-    result: TriageResult | None = None
-    """The answer of `/triage`."""
-    problem: ReportProblem | None = None
-    thumbnail: Annotated[str | None, Field(max_length=32_000)] = None
-    """A small JPEG or PNG in base64; null for none."""
-    lesion: Annotated[str | None, Field(min_length=1, max_length=100)] = None
-    """A name that all images of a lesion share; null for none."""
-
-    @model_validator(mode="after")
-    def _one_outcome(self) -> Self:
-        if (self.result is None) == (self.problem is None):
-            raise ValueError("expected either result or problem")
-        return self
-
-
-class ReportRequest(WireModel):
-    """The images of a report, in any order. Nothing of it is stored."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    images: Annotated[tuple[ReportImage, ...], Field(max_length=1000)]

@@ -36,7 +36,6 @@ from service.routes.triage import (
     TRIAGE_BATCH_PATH,
     TRIAGE_PATH,
     policy_routes,
-    report_routes,
     triage_routes,
 )
 from service.settings import ServiceSettings
@@ -141,7 +140,6 @@ def create_app(
     keyed(triage_routes(pipeline, models, policy, formats))
     keyed(decision_routes(lifecycle.audit, policy, metrics, settings.deadline_s))
     keyed(policy_routes(policy))
-    keyed(report_routes(policy, settings))
     keyed(model_routes(models, settings, shift))
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from eulerlora_client.report.ranking import TriageRow, with_lesions
 from eulerlora_contract.answers import Prediction, TriageResult, shown_fields
@@ -101,12 +101,6 @@ def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
 
     On a terminal, the names of files are escaped like all other text.
     """
-    with open_output(path, private=True) as file:
-        write_triage_rows(file, rows)
-
-
-def write_triage_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
-    """Writes the header and the rows as CSV to an open file."""
     classes = dict.fromkeys(
         f"{_PROBABILITY}{name}"
         for row in rows
@@ -115,9 +109,9 @@ def write_triage_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
     )
     names = [*COLUMNS, *classes]
     cells = ((row.path, _lesion_cells(row) | _cells(row)) for row in with_lesions(rows))
-    write_csv_rows(
-        file, names, ([path, *(values.get(name) for name in names[1:])] for path, values in cells)
-    )
+    with open_output(path, private=True) as file:
+        lines = ([path, *(values.get(name) for name in names[1:])] for path, values in cells)
+        write_csv_rows(file, names, lines)
 
 
 def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:

@@ -1,10 +1,9 @@
 """The HTML report of a triage run: one self-contained file without external resources."""
 
-import binascii
 import math
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -17,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from eulerlora_client.images import PARSER_ERRORS, rgb_image
+from eulerlora_client.images import rgb_image
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
     TriageRow,
@@ -55,45 +54,34 @@ class ModelSettings:
 
 MAX_SIDE_PX = 320  # of a thumbnail, as the limits below
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
-_MAX_SENT_SIDE_PX = 1024
-_SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
 _QUALITIES = (82, 70, 55, 40, 25, 10)
 _DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A picture with its size in pixels."""
+    """A JPEG with its size in pixels."""
 
     width: int
     height: int
     content: bytes
-    media_type: str = "image/jpeg"
 
     @property
     def uri(self) -> str:
-        return f"data:{self.media_type};base64,{b64encode(self.content).decode()}"
+        return f"data:image/jpeg;base64,{b64encode(self.content).decode()}"
 
 
 def write_html_report(
     path: Path, rows: Sequence[TriageRow], policy: Policy, created_at: datetime
 ) -> None:
     """Writes the report; images are read from the rows' paths, one at a time."""
-    pieces = report_html(rows, policy, created_at, lambda row: thumbnail_of(row.path))
+    pieces = _report_html(rows, policy, created_at)
     with open_output(path, private=True) as file:
         file.writelines(pieces)
 
 
-def report_html(
-    rows: Sequence[TriageRow],
-    policy: Policy,
-    created_at: datetime,
-    thumbnail_of_row: Callable[[TriageRow], Thumbnail | None],
-) -> Iterator[str]:
-    """Yields the parts of a self-contained HTML page with the rows, the most urgent first.
-
-    `policy` is the one that decided; `thumbnail_of_row` is called once for each row, in order.
-    """
+def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime) -> Iterator[str]:
+    """Yields the parts of a self-contained HTML page with the rows, the most urgent first."""
     ranked_rows = ranked(rows)
     names: dict[str, str] = {}
     for row in ranked_rows:
@@ -114,7 +102,7 @@ def report_html(
             notices=_notices_of(ranked_rows, policy),
             class_names=names,
             short_names=short_names,
-            thumbnail_of=thumbnail_of_row,
+            thumbnail_of=lambda row: thumbnail_of(row.path),
             created_at=created_at.astimezone(UTC),
             style=_inline(STYLE),
             script=_inline(SCRIPT),
@@ -317,24 +305,6 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
     except (ImageError, OSError):
         return None
     return Thumbnail(small.width, small.height, _jpeg(small))
-
-
-def sent_thumbnail(text: str) -> Thumbnail | None:
-    """The picture in a base64 text, unchanged, by its header.
-
-    None for other than a JPEG or PNG of at most 1,024 pixels per side.
-    """
-    try:
-        content = b64decode(text, validate=True)
-        with (
-            catch_warnings(action="ignore"),
-            Image.open(BytesIO(content), formats=list(_SENT)) as image,
-        ):
-            if max(image.size) > _MAX_SENT_SIDE_PX:
-                return None
-            return Thumbnail(image.width, image.height, content, _SENT[image.format or ""])
-    except (*PARSER_ERRORS, binascii.Error):
-        return None
 
 
 def _jpeg(image: Image.Image) -> bytes:

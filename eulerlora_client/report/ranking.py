@@ -31,7 +31,6 @@ class TriageRow:
 
     Attributes:
         name: Path below the common folder of all rows, which `ranked` sets.
-        thumbnail: A picture in base64 that was sent with the result.
         lesion: A name that all images of a lesion share; None for an image without one.
         lesion_status: That of the most urgent image of the lesion, set by `with_lesions`.
         lesion_images: Their number, likewise.
@@ -41,7 +40,6 @@ class TriageRow:
     result: TriageResult | None = None
     problem: RowProblem | None = None
     name: str = ""
-    thumbnail: str | None = None
     lesion: str | None = None
     lesion_status: TriageStatus | None = None
     lesion_images: int = 1

@@ -4,9 +4,7 @@ import { Analysis } from "./analysis.js";
 import { Controls } from "./controls.js";
 import { byId, html } from "./dom.js";
 import { announcement } from "./entry.js";
-import {
-  asJson, copy, curlLine, describePrint, named, onClick, reportImages, save,
-} from "./exports.js";
+import { asCsv, asJson, copy, curlLine, describePrint, save } from "./exports.js";
 import { acceptFiles } from "./intake.js";
 import { Item, itemWith } from "./item.js";
 import { KeyForm } from "./key_form.js";
@@ -220,12 +218,6 @@ function showCurl() {
   byId("curl").textContent = curlLine({ path, options, hasKey: service.key !== null });
 }
 
-async function saveReport(format) {
-  const shown = list.sorted(items);
-  const report = await service.report(await reportImages(shown), format);
-  save(await named(report, shown, format), `triage.${format}`);
-}
-
 acceptFiles(add);
 byId("about").addEventListener("click", showSelectedModel);
 byId("retry-all").addEventListener("click", () => {
@@ -239,10 +231,15 @@ byId("open-all").addEventListener("click", ({ target }) => {
   target.setAttribute("aria-pressed", String(isOpen));
   list.openAll(isOpen);
 });
-onClick("save-report", () => saveReport("html"));
-onClick("save-csv", () => saveReport("csv"));
-onClick("copy-json", (button) => copy(asJson(list.sorted(items)), button, "triage.json"));
-onClick("copy-curl", (button) => copy(byId("curl").textContent, button, "curl.txt"));
+byId("save-csv").addEventListener("click", () => {
+  save(new Blob([asCsv(list.sorted(items))], { type: "text/csv;charset=utf-8" }), "triage.csv");
+});
+byId("copy-json").addEventListener("click", ({ target }) => {
+  copy(asJson(list.sorted(items)), target, "triage.json");
+});
+byId("copy-curl").addEventListener("click", ({ target }) => {
+  copy(byId("curl").textContent, target, "curl.txt");
+});
 byId("print").addEventListener("click", () => print());
 addEventListener("beforeprint", () => describePrint(items));
 loadModels().catch(showGlobalProblem);

@@ -1,11 +1,8 @@
-/* Small images for the list, the card and the report; the browser decodes a file once. */
+/* Small images for the list and the card; the browser decodes a file once. */
 
 import { taskQueue } from "./queue.js";
 
 const PREVIEW_PX = 640;
-const REPORT_PX = 320;
-const REPORT_CHARACTERS = 32_000; // of base64, accepted by the service
-const REPORT_QUALITIES = [0.8, 0.6, 0.4, 0.2];
 
 const enqueue = taskQueue(1); // a decoded image needs up to 200 MB
 
@@ -17,18 +14,6 @@ export function preview(file) {
   return new Promise((resolve) => {
     enqueue(async () => resolve(await scaled(file, PREVIEW_PX, 0.85).catch(() => null)));
   });
-}
-
-/** Returns a preview as base64 for the report; null if it cannot be made small enough.
- * @param {Blob | null} small
- * @returns {Promise<string | null>} */
-export async function reportThumbnail(small) {
-  if (small === null) return null;
-  for (const quality of REPORT_QUALITIES) {
-    const text = base64(await (await scaled(small, REPORT_PX, quality)).arrayBuffer());
-    if (text.length <= REPORT_CHARACTERS) return text;
-  }
-  return null;
 }
 
 /** Shows a preview in an image element, without keeping its URL. */
@@ -53,8 +38,4 @@ async function scaled(file, maxSide, quality) {
   paint.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   bitmap.close();
   return new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", quality));
-}
-
-function base64(buffer) {
-  return btoa(Array.from(new Uint8Array(buffer), (byte) => String.fromCharCode(byte)).join(""));
 }

@@ -34,12 +34,6 @@ export class Service {
     return this.#json("triage/policy");
   }
 
-  /** The report of a triage run, as `html` or `csv`. images: the request's list. Throws Problem.
-   * @returns {Promise<Blob>} */
-  async report(images, format) {
-    return (await this.#success(`triage/report?format=${format}`, posted({ images }))).blob();
-  }
-
   /** Records a decision; returns all that is recorded about the answer. Throws Problem.
    * @param {{request_id: string, decision: string, reason?: string}} fields */
   decide(fields) {

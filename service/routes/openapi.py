@@ -77,17 +77,10 @@ UPLOAD_PROBLEMS = (
 )  # fmt: skip
 """Problems of every route that receives images."""
 
-REPORT_PROBLEMS = (
-    *KEYED_PROBLEMS, problems.MalformedBody, problems.UploadTooSlow, problems.UnsupportedMedia,
-    problems.InvalidParameter, problems.DeadlinePassed,
-)  # fmt: skip
-"""Problems of the route that writes reports."""
-
 _HEADER_DESCRIPTIONS = {
     REQUEST_ID_HEADER: "The id of the request: the sent one if it is well-formed, or a new one.",
     "Server-Timing": "Milliseconds for decoding, queue and model; of a batch, the longest.",
     "Cache-Control": "`no-store`: results about patients are not cached.",
-    "Content-Disposition": "`attachment`, with a file name.",
     "Retry-After": "Seconds after which a new attempt is useful.",
     "WWW-Authenticate": "The scheme of the key.",
     "Connection": "`close`, if a part of the request was not read.",

@@ -1,18 +1,11 @@
-"""`/triage` and its batches, policy and reports: dispositions under the triage policy."""
+"""`/triage`, its batches and its policy: dispositions under the triage policy."""
 
-import asyncio
-import math
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import HTMLResponse
 from pydantic import Field, create_model
 
-from eulerlora_client.report import submitted
-from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
 from eulerlora_contract.answers import (
     PolicyDescription,
     TriageBatch,
@@ -20,122 +13,32 @@ from eulerlora_contract.answers import (
 )
 from eulerlora_contract.policy.policy import Policy, default_sampling
 from eulerlora_contract.policy.results import lesion_results, policy_description
-from eulerlora_contract.problems import (
-    BodyTooLarge,
-    DeadlinePassed,
-    MalformedBody,
-    NotAcceptable,
-    Overloaded,
-    PolicyNotApplicable,
-    UnsupportedMedia,
-)
+from eulerlora_contract.problems import NotAcceptable, PolicyNotApplicable
 from eulerlora_contract.queries import (
     PredictQuery,
-    ReportFormat,
-    ReportQuery,
-    ReportRequest,
     TriageBatchQuery,
     TriageQuery,
 )
 from eulerlora_contract.sampling import Mode
-from service.decoding.decode import without_parameters
-from service.fair_sharing import client_of
-from service.http.requests import StrictQueryRoute, while_connected
+from service.http.requests import StrictQueryRoute
 from service.http.responses import JSON, batch_response, json_response
 from service.inference.engine import ServedModels
 from service.prediction import Pipeline
 from service.routes.openapi import (
     KEYED_PROBLEMS,
-    REPORT_PROBLEMS,
-    TEXT,
     TRIAGE,
     UPLOAD_PROBLEMS,
     documented,
 )
 from service.routes.plugins import TriageFormat
 from service.routes.predict import UPLOAD, UPLOADS
-from service.settings import ServiceSettings
-
-_MAX_WAITING_REPORTS = 8
-_RETRY_AFTER_S = 2.0
 
 TRIAGE_PATH = "/triage"
 TRIAGE_BATCH_PATH = "/triage/batch"
 _POLICY_PATH = "/triage/policy"
-_REPORT_PATH = "/triage/report"
 _PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
 _HEADERS = ("Server-Timing", "Cache-Control")
 _NOT_CACHED = {"Cache-Control": "no-store"}
-_REPORT_TYPES: Mapping[ReportFormat, str] = {
-    "html": "text/html; charset=utf-8",
-    "csv": "text/csv; charset=utf-8",
-}
-
-
-_EMPTY = ReportRequest(images=())
-
-
-class ReportWriter:
-    """Writes reports, each in a new process, so that predictions do not wait for them.
-
-    A client may have one report at a time.
-    """
-
-    def __init__(self, policy: Policy, settings: ServiceSettings) -> None:
-        self._policy = policy
-        self._deadline_s = settings.deadline_s
-        self._turn = asyncio.Lock()
-        self._clients: set[str] = set()
-
-    async def report(self, request: Request, report_format: ReportFormat) -> bytes:
-        """The report of the request's body, a `ReportRequest` in JSON.
-
-        Raises Problem and ClientDisconnect.
-        """
-        if without_parameters(request.headers.get("content-type", "")) != JSON:
-            raise UnsupportedMedia(f"expected the content type {JSON}")
-        content = await request.body()
-        client = client_of(request.scope)
-        if client in self._clients or len(self._clients) == _MAX_WAITING_REPORTS:
-            raise Overloaded("other reports are being written", _RETRY_AFTER_S)
-        self._clients.add(client)
-        try:
-            async with while_connected(request), asyncio.timeout(self._deadline_s), self._turn:
-                return await self._written(content, report_format)
-        except TimeoutError as error:
-            raise DeadlinePassed("the report was not written by the deadline") from error
-        finally:
-            self._clients.discard(client)
-
-    async def _written(self, content: bytes, report_format: ReportFormat) -> bytes:
-        cpu_s = math.ceil(self._deadline_s)
-        job = ReportJob(format=report_format, policy=self._policy, cpu_s=cpu_s)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            submitted.__name__,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            start_new_session=True,  # an interrupt from the terminal ends the service, not it
-        )
-        try:
-            sent = job.model_dump_json().encode() + b"\n" + content
-            report, reason = await process.communicate(sent)
-        finally:
-            await _end(process)
-        if process.returncode == INVALID_REQUEST:
-            raise MalformedBody(reason.decode())
-        if process.returncode != 0:  # ended by a limit on its resources
-            raise BodyTooLarge("the report takes too much time or memory; expected fewer images")
-        return report
-
-
-async def _end(process: Process) -> None:
-    """Kills a process that still runs and reads its pipes to their end, which closes them."""
-    if process.returncode is None:
-        process.kill()
-        await process.communicate()
 
 
 def triage_routes(
@@ -265,35 +168,6 @@ def policy_routes(policy: Policy) -> APIRouter:
     async def triage_policy() -> Response:
         """Returns the policy, its measured performance, and the defaults of `/triage`."""
         return Response(content, headers=_NOT_CACHED, media_type=JSON)
-
-    return router
-
-
-def report_routes(policy: Policy, settings: ServiceSettings) -> APIRouter:
-    router = APIRouter(route_class=StrictQueryRoute, tags=[TRIAGE])
-    writer = ReportWriter(policy, settings)
-
-    @router.post(
-        _REPORT_PATH,
-        response_class=HTMLResponse,
-        responses=documented(
-            "triage_report",
-            REPORT_PROBLEMS,
-            ("Cache-Control", "Content-Disposition"),
-            {"text/html": TEXT, "text/csv": TEXT},
-        ),
-        openapi_extra={"requestBody": {"required": True}},
-    )
-    async def triage_report(
-        request: Request,
-        query: Annotated[ReportQuery, Query()],
-        body: ReportRequest = _EMPTY,  # noqa: ARG001 - describes what `writer` reads
-    ) -> Response:
-        """Returns a report of answers of `/triage`: a page without external resources, or CSV."""
-        report = await writer.report(request, query.format)
-        name = f'attachment; filename="triage.{query.format}"'
-        headers = {**_NOT_CACHED, "Content-Disposition": name}
-        return Response(report, headers=headers, media_type=_REPORT_TYPES[query.format])
 
     return router
 

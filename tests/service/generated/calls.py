@@ -22,7 +22,6 @@ from generated.api.triage import (  # noqa: E402
     triage,
     triage_batch,
     triage_policy,
-    triage_report,
 )
 from generated.models import (  # noqa: E402
     DecisionRequest,
@@ -30,8 +29,6 @@ from generated.models import (  # noqa: E402
     PredictBatchBody,
     PredictFilesBody,
     PredictMode,
-    ReportImage,
-    ReportRequest,
     TriageBatchBody,
     TriageFilesBody,
 )
@@ -46,7 +43,6 @@ def file(data: bytes = content) -> File:
 
 
 answer = triage.sync(client=client, body=TriageFilesBody(file()))
-report = ReportRequest([ReportImage("picture.png", answer)])
 diagnosis = DecisionRequest(answer.prediction.request_id, diagnosis="nv")
 stoch = {"mode": PredictMode.STOCH, "samples": 2}
 answers = {
@@ -58,7 +54,6 @@ answers = {
     "triage_batch": triage_batch.sync(client=client, body=TriageBatchBody([file()])),
     "decide": decide.sync(client=client, body=diagnosis),
     "triage_policy": triage_policy.sync(client=client),
-    "triage_report": triage_report.sync(client=client, body=report),
     "list_models": list_models.sync(client=client),
     "describe_model": describe_model.sync("tiny", client=client),
     "model_card": model_card.sync("tiny", client=client),

@@ -40,9 +40,6 @@ async function main(): Promise<void> {
       body: { request_id: triage.prediction.request_id, diagnosis: "nv" },
     })).data!.diagnosis,
     triage_policy: (await api.triagePolicy()).data!.dispositions.length,
-    triage_report: (await api.triageReport({
-      body: { images: [{ file: "picture.png", result: triage }] },
-    })).data!.length > 1000,
     list_models: (await api.listModels()).data!.models.map((one) => one.name),
     describe_model: (await api.describeModel({ path })).data!.image_limits.min_side,
     model_card: typeof (await api.modelCard({ path })).data!,

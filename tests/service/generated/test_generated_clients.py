@@ -36,7 +36,6 @@ SUCCESS = {
     "triage_batch": "TriageBatch",
     "decide": "RecordedDecision",
     "triage_policy": "PolicyDescription",
-    "triage_report": "str",
     "list_models": "ModelList",
     "describe_model": "ModelDetails",
     "model_card": "str",

@@ -1,14 +1,18 @@
-"""Report, CSV, JSON and print of the page in a browser."""
+"""CSV, JSON and print of the page in a browser."""
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eulerlora_client.report.exports import write_csv
+from eulerlora_client.report.ranking import RowProblem, TriageRow
+from eulerlora_contract.answers import TriageResult
 from tests.service.page.browser import expect
-from tests.service.page.lesions import EVEN, broken, lesion
+from tests.service.page.lesions import EVEN, IRREGULAR, broken, lesion
 
 pytestmark = pytest.mark.browser
 
@@ -41,28 +45,10 @@ def problems_copied(page: Any) -> list[str]:
     return [one["problem"]["code"] if one["problem"] else "" for one in entries]
 
 
-def test_the_report_is_that_of_the_command_line_and_works_offline(three, browser, tmp_path) -> None:
-    file = download(three, "Save report", tmp_path)
-    assert file.name == "triage.html"
-    context = browser.new_context(offline=True)
-    page = context.new_page()
-    requests: list[str] = []
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(file.as_uri())
-    expect(page.get_by_role("heading", name="Triage report")).to_be_visible()
-    for name in FILES:
-        expect(page.get_by_text(name)).to_be_visible()
-    for answer in three.answers():
-        expect(page.get_by_text(answer["prediction"]["request_id"])).to_have_count(1)
-    expect(page.locator("img.thumbnail")).to_have_count(2)
-    assert not [url for url in requests if url.startswith("http")]
-    context.close()
-
-
 def test_the_csv_has_a_row_for_every_image_in_the_order_of_the_list(three, tmp_path) -> None:
     file = download(three, "CSV", tmp_path)
     assert file.name == "triage.csv"
-    rows = list(csv.DictReader(file.open(newline="", encoding="utf-8-sig")))
+    rows = read(file)
     assert [row["file"] for row in rows] == three.page.locator(".row-name").all_inner_texts()
     problems = [row for row in rows if row["problem"]]
     assert [(row["file"], row["problem"]) for row in problems] == [("broken.jpg", "unusable_image")]
@@ -70,30 +56,58 @@ def test_the_csv_has_a_row_for_every_image_in_the_order_of_the_list(three, tmp_p
     assert {row["seed"] for row in rows if row["seed"]} == seeds
 
 
-@pytest.mark.parametrize(("button", "name"), [("Save report", "html"), ("CSV", "csv")])
-def test_names_identifiers_and_notes_are_in_the_report_and_never_sent(
-    three, tmp_path, button, name
-) -> None:
+def test_the_csv_is_that_of_the_command_line(go, tmp_path) -> None:
+    def dispose(answer: dict[str, Any]) -> None:
+        answer["prediction"]["unfamiliar"] = len(answers) == 1
+        answer["disposition"] = ("urgent", "unfamiliar", "routine")[len(answers)]
+        answer["prediction"] |= {"ood": None, "ood_threshold": None}
+        answers.append(answer)
+
+    answers: list[dict[str, Any]] = []
+    names = ("a.jpg", "b.jpg", "=c.jpg", "d.jpg")
+    with go() as visit:
+        visit.change_answers(dispose)
+        for number, name in enumerate(names[:3], 1):
+            visit.add(lesion(name, EVEN if number == 2 else IRREGULAR))
+            visit.wait(number)
+        visit.add(broken("d.jpg"))
+        visit.wait(4)
+        for name in names[2:]:
+            visit.row(name).click()
+            visit.card(name).get_by_label("Lesion", exact=True).fill("left arm")
+        file = download(visit, "CSV", tmp_path)
+        (refused,) = (one.json() for one in visit.responses if one.status == 422)
+    problem = RowProblem(refused["code"], f"{refused['title']}: {refused['detail']}")
+    results = [TriageResult(**answer) for answer in answers]
+    rows = [TriageRow(Path(name), result) for name, result in zip(names, results, strict=False)]
+    rows.append(TriageRow(Path("d.jpg"), problem=problem))
+    rows[2:] = [replace(row, lesion="left arm") for row in rows[2:]]
+    write_csv(tmp_path / "rows.csv", rows)
+    expected, written = read(tmp_path / "rows.csv"), read(file)
+    assert [*written[0]] == ["file", "identifier", "note", *[*expected[0]][1:]]
+    for row in expected:
+        (same,) = (one for one in written if one["file"] == row["file"])
+        for column, text in row.items():
+            assert same[column] == text or float(same[column]) == float(text), column
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    return [*csv.DictReader(file.open(newline="", encoding="utf-8-sig"))]
+
+
+def test_names_identifiers_and_notes_are_in_the_csv_and_nothing_is_sent(three, tmp_path) -> None:
     values = {"Identifier": "=Jane", "Note": '<b>"left"</b> \u202earm', "Lesion": "<i>mole</i>"}
     three.row("lesion.jpg").click()
     for label, value in values.items():
         three.card("lesion.jpg").get_by_label(label, exact=True).fill(value)
-    sent: list[bytes] = []
-    three.page.on("request", lambda request: sent.append(request.post_data_buffer or b""))
-    content = download(three, button, tmp_path).read_text(encoding="utf-8")
-    private = (b"Jane", b"left", b"mole", b"lesion.jpg")
-    assert all(word not in body for body in sent for word in private)
-    if name == "csv":
-        lines = content.removeprefix("\ufeff").splitlines()
-        assert lines[0] in content[1:]  # after a byte order mark
-        (row,) = (row for row in csv.DictReader(lines) if row["file"] == "lesion.jpg")
-        assert (row["identifier"], row["note"]) == ("'=Jane", '<b>"left"</b> \\u202earm')
-        assert (row["lesion"], bool(row["lesion_disposition"])) == ("<i>mole</i>", True)
-    else:
-        assert "Lesion <bdi>&lt;i&gt;mole&lt;/i&gt;</bdi>, 1 image: " in content
-        assert '<span class="identifier">=Jane</span>' in content
-        assert '<span class="remark">&lt;b&gt;"left"&lt;/b&gt; \\u202earm</span>' in content
-    assert "image-000" not in content
+    sent: list[str] = []
+    three.page.on("request", lambda request: sent.append(request.url))
+    file = download(three, "CSV", tmp_path)
+    assert not [url for url in sent if url.startswith("http")]
+    assert file.read_text(encoding="utf-8").startswith("\ufefffile,identifier,note,lesion,")
+    (row,) = (row for row in read(file) if row["file"] == "lesion.jpg")
+    assert (row["identifier"], row["note"]) == ("'=Jane", '<b>"left"</b> \\u202earm')
+    assert (row["lesion"], bool(row["lesion_disposition"])) == ("<i>mole</i>", True)
 
 
 def test_the_json_is_the_answer_of_the_service_with_the_file_name(three) -> None:
@@ -130,7 +144,7 @@ def test_an_image_without_its_result_yet_is_not_assessed_in_what_is_saved(go, tm
         visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN))
         expect(page.locator("article[aria-busy=false]")).to_have_count(1)
         file = download(visit, "CSV", tmp_path)
-        rows = csv.DictReader(file.open(newline="", encoding="utf-8-sig"))
+        rows = read(file)
         keys = ("problem", "disposition", "lesion_disposition")
         expected = [("", "routine", ""), ("not_asked", "", "")]
         assert sorted(tuple(row[key] for key in keys) for row in rows) == expected
@@ -145,21 +159,6 @@ def test_an_image_without_its_result_yet_is_not_assessed_in_what_is_saved(go, tm
         for route in held[1:]:
             route.fallback()
         visit.wait(2)
-
-
-def test_a_failed_report_is_explained_beside_the_button(three) -> None:
-    body = json.dumps({"code": "overloaded", "title": "The server is busy", "detail": "one report"})
-    three.page.route("**/triage/report?*", lambda route: route.fulfill(status=503, body=body))
-    three.page.get_by_role("button", name="Save report").click()
-    expect(three.page.get_by_text("The server is busy: One report.")).to_be_visible()
-
-
-@pytest.mark.parametrize("button", ["Save report", "CSV"])
-def test_a_key_that_is_no_longer_accepted_is_asked_for(three, button) -> None:
-    body = json.dumps({"code": "not_authenticated", "title": "An API key is required"})
-    three.page.route("**/triage/report?*", lambda route: route.fulfill(status=401, body=body))
-    three.page.get_by_role("button", name=button, exact=True).click()
-    expect(three.page.get_by_label("This server requires an API key")).to_be_focused()
 
 
 def test_the_print_has_all_rows_their_reasons_and_origin_but_no_controls(three) -> None:

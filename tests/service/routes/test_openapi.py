@@ -45,7 +45,7 @@ def test_an_operation_has_a_short_id_a_described_tag_and_a_description(document)
     ids = {operation["operationId"] for _, _, operation in operations(document)}
     assert ids == {
         "predict", "predict_batch", "embed", "triage", "triage_batch", "decide", "triage_policy",
-        "triage_report", "list_models", "describe_model",
+        "list_models", "describe_model",
         "model_card", "livez", "readyz", "scrape",
     }  # fmt: skip
     tags = {tag["name"] for tag in document["tags"] if tag["description"]}
@@ -105,9 +105,6 @@ def test_every_route_answers_as_described(client, document, png) -> None:
         ("/predict/batch?mode=stoch", {"files": files}),
         ("/triage", image),  # the policy does not apply to the model
         ("/triage/batch", {"files": files}),
-        ("/triage/report", {"json": {"images": []}}),
-        ("/triage/report?format=csv", {"json": {"images": []}}),
-        ("/triage/report", {"json": {}}),
         ("/decisions", {"json": {}}),  # without an audit log
     ):
         answers(document, client.post(path, **options), path)
