@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from eulerlora_contract.problems import QuotaExceeded
+from eulerlora_contract.problems import Overloaded, QuotaExceeded
 
 INTERNAL = "internal"  # the client of health checks and warm-up
 _IPV6_PREFIX = 64  # a site gets at least this prefix (RFC 6177), and can use all of its addresses
@@ -20,6 +20,10 @@ MAX_BALANCES = 10_000
 """Clients that a quota remembers; of more, those charged least recently start with a full one."""
 
 _NEGLIGIBLE = 1e-9  # a rounding error of released fractions
+
+
+class ShareExceeded(Overloaded):
+    """Refuses a client that holds more than its share; its response is delayed."""
 
 
 def client_of(scope: Mapping[str, Any]) -> str:
@@ -213,6 +217,10 @@ class SharedCapacity:
             (mine + sum(held.values()) + 2 * amount) / self._limit,
         )
 
+    def exceeds_share(self, client: str, clients: int) -> bool:
+        """True if a client holds more than an equal part of what `clients` hold together."""
+        return self._held.get(client, 0.0) * clients > self.total
+
     def finish_work(self, client: str, amount: float) -> float:
         """The work that all clients get until the client has got `amount` more.
 
@@ -260,8 +268,11 @@ class RecentClients:
 
     def has_other(self, client: str) -> bool:
         """True if another client is active."""
+        return len(self) > (client in self._last_s)
+
+    def __len__(self) -> int:
         self._forget_inactive()
-        return len(self._last_s) > (client in self._last_s)
+        return len(self._last_s)
 
     def _forget_inactive(self) -> None:
         oldest_s = self._now() - ACTIVE_S

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +34,7 @@ from service.audit.log import AuditLog, read_secret
 from service.auth.keys import Keys
 from service.decoding.pool import DecoderPool
 from service.http.middleware import MAX_HEADER_BYTES
-from service.http.protocol import protocol_of
+from service.http.protocol import Protocol, protocol_of
 from service.inference.engine import ServedModel
 from service.inference.workers import worker_count
 from service.lifecycle.lifecycle import Lifecycle
@@ -53,7 +53,8 @@ from service.telemetry.stderr import exit_now
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
 
-_BACKLOG = 2048
+_BACKLOG = 2048  # connections that wait to be accepted
+_ACCEPTED_AT_ONCE = 64  # before the limits on connections are checked; less than the spare files
 _COMPILED_PASS_S = 1800.0
 """Minimum limit on the time of a pass of a compiled network, whose first pass compiles it for all
 row counts.
@@ -131,25 +132,30 @@ def run(options: ServeOptions) -> NoReturn:
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
         lifecycle.on_ready = lambda: announce(f"serving {described(lifecycle.models)} on {url}")
-        config = server_config(app, settings, app.state.metrics.count_problem)
+        protocol = protocol_of(settings.connections, app.state.metrics.count_problem)
+        config = server_config(app, protocol, settings.trusted_proxies)
         Server(config, lifecycle, settings.life).run([listener])
     _exit(lifecycle)
 
 
 def server_config(
-    app: ASGIApp, settings: ServiceSettings, on_problem: Callable[[str], None] = lambda _: None
+    app: ASGIApp, protocol: type[Protocol], trusted_proxies: str = ""
 ) -> uvicorn.Config:
-    """`on_problem`: as in `protocol_of`."""
+    """The configuration of the server, without an address to listen on."""
     return uvicorn.Config(
         app,
-        http=protocol_of(settings.connections, on_problem),
+        http=protocol,
+        # uvloop accepts one connection in a turn of the loop: a client with 200 busy ones would
+        # keep all others, and the probes, waiting for 200 turns.
+        loop="asyncio",
+        backlog=_ACCEPTED_AT_ONCE,
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=settings.trusted_proxies,  # not of FORWARDED_ALLOW_IPS
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=trusted_proxies,  # not of FORWARDED_ALLOW_IPS
     )
 
 
@@ -228,6 +234,11 @@ class Server(uvicorn.Server):
         self._settings = settings
         self._signalled = False
         self._drain_ends: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # asyncio has set it to the number accepted at once
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles SIGTERM and SIGINT."""

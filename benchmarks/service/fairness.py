@@ -5,14 +5,16 @@ The attackers' requests cost a server more than they cost their sender.
 
 import asyncio
 import itertools
+import multiprocessing
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from io import BytesIO
-from statistics import mean
+from statistics import mean, median
 
 import numpy as np
 from PIL import Image
@@ -31,7 +33,7 @@ from benchmarks.service.load import (
     post_form,
 )
 from benchmarks.service.plan import ServicePlan
-from benchmarks.service.server import eulerlora_server
+from benchmarks.service.server import eulerlora_server, status
 
 VICTIM = "10.0.0.1"
 MAX_RATIO = 2.0
@@ -49,6 +51,9 @@ LARGEST = (6000, 4000)  # the limit of 24 megapixels
 DISTINCT = 4
 START_OF_SCAN = b"\xff\xda"
 END_OF_IMAGE = b"\xff\xd9"
+BUSY_ADDRESS, BUSY_SAMPLES = "127.0.0.3", 8
+PROBE_INTERVAL_S, PROBE_TIMEOUT_S = 0.5, 5.0
+PROBE_BOUND_S = 1.0  # the default timeout of a probe of Kubernetes
 DRIP_S = 2.0  # below the time after which the service ends an upload that stalls
 
 _numbers = itertools.count(1)
@@ -99,6 +104,83 @@ def attacks_by_name() -> Mapping[str, Attack]:
 
 def _clients(request: bytes, count: int) -> Attack:
     return partial(background_clients, requests=[as_client(request, _attacker())], clients=count)
+
+
+def busy_connections(plan: ServicePlan) -> Iterator[Result]:
+    """Probes and a client while another one has connections that retry a refusal at once.
+
+    Every request of the attacker needs a large part of the queue, so that most are refused.
+    """
+    image = plan.images()[0]
+    large = post(image, parameters={"mode": "stoch", "samples": BUSY_SAMPLES})
+    with eulerlora_server(plan.options) as server:
+        for count in plan.busy_connections:
+            probes: list[float] = []
+            with (
+                _in_process(retrying_connections, server.port, large, count),
+                _in_thread(partial(_probe, server.port, probes)),
+            ):
+                time.sleep(plan.busy_s / 10)  # all have connected
+                exchanges = asyncio.run(_paced_victim(server.port, post(image), plan.busy_s))
+            name = f"{count} connections of a client that retry at once"
+            yield Result(
+                name=f"{name}: /livez",
+                ours=f"the slowest of new connections; {PROBE_TIMEOUT_S:g} s: no response",
+                value=max(probes),
+                measured=probes,
+                target=at_most(PROBE_BOUND_S),
+            )
+            seconds = [exchange.seconds for exchange in exchanges]
+            yield Result(
+                name=f"{name}: another client",
+                ours="median of new connections",
+                value=median(seconds),
+                measured=seconds,
+                target=at_most(PROBE_BOUND_S),
+            )
+            unanswered = [float(exchange.status != 200) for exchange in exchanges]
+            yield Result(
+                name=f"{name}: requests of another client without an answer",
+                ours="status other than 200",
+                value=mean(unanswered),
+                measured=unanswered,
+                unit="share",
+                target=at_most(0.0),
+            )
+
+
+def retrying_connections(port: int, request: bytes, count: int) -> None:
+    """Sends a request on every connection again and again, until the process is terminated."""
+
+    async def retry() -> None:
+        session = ClientSession(port, BUSY_ADDRESS)
+        while True:
+            await session.send(request)
+
+    async def load() -> None:
+        await asyncio.gather(*(retry() for _ in range(count)))
+
+    asyncio.run(load())
+
+
+def _probe(port: int, seconds: list[float], ended: threading.Event) -> None:
+    """Times a /livez every PROBE_INTERVAL_S."""
+    while not ended.wait(PROBE_INTERVAL_S):
+        started = time.monotonic()
+        answered = status(port, "/livez", PROBE_TIMEOUT_S) == 200
+        seconds.append(time.monotonic() - started if answered else PROBE_TIMEOUT_S)
+
+
+async def _paced_victim(port: int, request: bytes, duration_s: float) -> list[Exchange]:
+    """Sends a request on a new connection after every response, for `duration_s`."""
+    exchanges: list[Exchange] = []
+    end_s = time.monotonic() + duration_s
+    while time.monotonic() < end_s:
+        session = ClientSession(port)
+        exchanges.append(await session.send(request))
+        session.close()
+        await asyncio.sleep(PROBE_INTERVAL_S)
+    return exchanges
 
 
 def _attacker() -> str:
@@ -224,6 +306,18 @@ def _sends(connection: socket.socket, data: bytes) -> bool:
         return True
     connection.close()
     return False
+
+
+@contextmanager
+def _in_process(run: Callable[..., None], *arguments: object) -> Iterator[None]:
+    """Runs a function in a process, which takes no time of this one's interpreter."""
+    process = multiprocessing.get_context("spawn").Process(target=run, args=arguments)
+    process.start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
 
 
 @contextmanager

@@ -102,10 +102,11 @@ class Connection:
         self._idle_since = asyncio.get_running_loop().time()
 
     @classmethod
-    async def to(cls, port: int) -> Self:
-        """Raises NoResponseError if it is refused."""
+    async def to(cls, port: int, address: str = "127.0.0.1") -> Self:
+        """A connection from a local address. Raises NoResponseError if it is refused."""
         try:
-            return cls(*await asyncio.open_connection("127.0.0.1", port))
+            opening = asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+            return cls(*await opening)
         except OSError as error:
             raise NoResponseError(str(error)) from error
 
@@ -236,8 +237,8 @@ async def _closed_loop(port: int, requests: Iterator[bytes], clients: int, respo
 class ClientSession:
     """A client with one keep-alive connection at a time; reconnects when necessary."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
+        self._port, self._address = port, address
         self._connection: Connection | None = None
 
     async def send(self, request: bytes) -> Exchange:
@@ -245,7 +246,7 @@ class ClientSession:
         try:
             if self._connection is None or not self._connection.usable:
                 self.close()
-                self._connection = await Connection.to(self._port)
+                self._connection = await Connection.to(self._port, self._address)
             response = await self._connection.exchange(request)
         except NoResponseError:
             self.close()

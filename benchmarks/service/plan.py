@@ -17,6 +17,7 @@ class ServicePlan(Settings):
     refusal_s: maximum time to a refusal. overload_s: duration of a load of `overload` times the
     capacity, measured over `capacity_responses`; ready_within_s: time to recover from it.
     victim_requests: of a client, with and without an attacker, in `attack_runs` alternating runs.
+    busy_connections: of a client that retries at once, for `busy_s`.
     """
 
     options: tuple[str, ...] = ()
@@ -36,6 +37,8 @@ class ServicePlan(Settings):
     ready_within_s: float = 1.0
     victim_requests: PositiveInt = 60
     attack_runs: PositiveInt = 5
+    busy_connections: tuple[PositiveInt, ...] = (200, 500)
+    busy_s: float = 20.0
 
     def images(self) -> list[bytes]:
         return request_images(self.image_count, self.image_folder)
@@ -53,4 +56,6 @@ SMALL_SERVICE = ServicePlan(
     overload_s=3.0,
     victim_requests=5,
     attack_runs=1,
+    busy_connections=(50,),
+    busy_s=2.0,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from benchmarks.results import Result, report
-from benchmarks.service.fairness import attackers
+from benchmarks.service.fairness import attackers, busy_connections
 from benchmarks.service.overload import overload
 from benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE, ServicePlan
 from benchmarks.service.throughput import lone_request, throughput, triage
@@ -17,6 +17,7 @@ MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
     "lone-request": lone_request,
     "overload": overload,
     "attackers": attackers,
+    "busy-connections": busy_connections,
 }
 
 

@@ -22,11 +22,10 @@ from eulerlora_contract.problems import (
     NotFound,
     Overloaded,
     Problem,
-    QuotaExceeded,
     UnsupportedMedia,
     UploadTooSlow,
 )
-from service.fair_sharing import SharedCapacity, client_of
+from service.fair_sharing import SharedCapacity, ShareExceeded, client_of
 from service.http.responses import (
     SEE_DOCUMENTATION,
     ProblemResponse,
@@ -40,7 +39,6 @@ EXCESS_CONNECTION = "excess_connection"  # key in the request state
 MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
 TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"
 _RETRY_AFTER_S = 1.0
-MAX_REFUSAL_DELAY_S = 1.0
 _ORIGIN = re.compile(r"(https?)://([^/?#@]*)")  # RFC 6454, 7.1
 _AUTHORITY = re.compile(r"(\[[^]]+\]|[^:]+)(?::([0-9]*))?")
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -93,9 +91,6 @@ class RequestMiddleware:
                 check(scope)
             body = self._bodies.body_of(scope, receive)
         except Problem as problem:
-            if isinstance(problem, QuotaExceeded):
-                # A client that ignores Retry-After would keep the event loop busy with refusals.
-                await asyncio.sleep(min(problem.retry_after_s or 0, MAX_REFUSAL_DELAY_S))
             headers = problem_headers(problem, closes or self._is_closing() or None)
             refusal = ProblemResponse(problem, scope["state"]["request_id"], headers)
             await refusal(scope, receive, send)
@@ -157,7 +152,7 @@ class HeaderChecks:
         if scope["path"] in PROBES:
             return
         if scope["state"].get(EXCESS_CONNECTION):
-            raise Overloaded("too many open connections of this address", _RETRY_AFTER_S)
+            raise ShareExceeded("too many open connections of this address", _RETRY_AFTER_S)
         host, origins = headers.get("host", "").lower(), headers.getlist("origin")
         if self.hosts is not None and _hostname(host) not in self.hosts:
             raise MisdirectedRequest("expected a host name of this service (setting ALLOWED_HOSTS)")

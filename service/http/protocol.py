@@ -22,6 +22,7 @@ from service.http.middleware import EXCESS_CONNECTION, TOO_LARGE
 from service.http.responses import PROBLEM_JSON, problem_document, problem_headers
 from service.settings import ConnectionSettings
 from service.telemetry.logs import REQUEST_ID_HEADER
+from service.telemetry.observation import PROBES
 
 HEADER_GRACE_S = 1.0  # in which headers that were sent at once have been read
 WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
@@ -65,19 +66,22 @@ class Network:
 
     Attributes:
         incomplete: Those without complete headers, since when in seconds; oldest first.
+        refused: Those whose request is refused for their number, oldest first. Their responses are
+            delayed.
         kept: Those idle after a response, oldest first.
     """
 
     connections: set["Protocol"] = field(default_factory=set)
     incomplete: dict["Protocol", float] = field(default_factory=dict)
+    refused: dict["Protocol", None] = field(default_factory=dict)
     kept: dict["Protocol", None] = field(default_factory=dict)
 
     def waiting(self, opened_before_s: float) -> "Protocol | None":
-        """The connection to close first; None if all have requests in progress."""
+        """The connection to close first; None if all have accepted requests in progress."""
         oldest = next(iter(self.incomplete.items()), None)
         if oldest is not None and oldest[1] <= opened_before_s:
             return oldest[0]
-        return next(iter(self.kept), None)
+        return next(iter((*self.refused, *self.kept)), None)
 
 
 def protocol_of(
@@ -98,7 +102,7 @@ class Protocol(H11Protocol):
     """A connection with timeouts for headers, for the unread rest of a body, and for responses.
 
     Networks share the connections: above the limit, those with more than an equal share lose their
-    waiting connections, and their requests are refused. A request in progress is never cut.
+    waiting connections, and their requests are refused. An accepted request is never cut.
 
     Relies on these internal names of uvicorn: `conn`, `app`, `connections`, `cycle`, `flow`,
     `headers`, `scope`, `handle_events`, `send_400_response`, `on_response_complete`,
@@ -147,8 +151,9 @@ class Protocol(H11Protocol):
         """Closes a waiting connection if there are too many.
 
         It is one of the network with most connections: the oldest without complete headers, else
-        the one that has been idle longest. Other networks follow if they exceed an equal share, and
-        at the limit of open files in any case; there the new connection itself comes last.
+        one whose request is refused, else the one that has been idle longest. Other networks follow
+        if they exceed an equal share, and at the limit of open files in any case; there the new
+        connection itself comes last.
         """
         total = len(self.connections)
         is_full = total > self.settings.connections_within_file_limit()
@@ -172,12 +177,16 @@ class Protocol(H11Protocol):
         equal_share = self.settings.max_connections / len(self.networks)
         return len(network.connections) > equal_share
 
-    def _is_excess(self) -> bool:
+    def _is_excess(self, path: str) -> bool:
+        """True if a request must be refused because of the number of connections."""
         is_crowded = len(self.connections) > self.settings.max_connections
-        return is_crowded and self._exceeds_share(self._network)
+        is_excess = is_crowded and self._exceeds_share(self._network) and path not in PROBES
+        if is_excess:
+            self._network.refused[self] = None
+        return is_excess
 
     def close_waiting(self) -> None:
-        """Closes a connection without a request in progress; it no longer counts."""
+        """Closes a connection without an accepted request in progress; it no longer counts."""
         is_kept = self in self._network.kept
         self._leave()
         if is_kept:
@@ -190,6 +199,7 @@ class Protocol(H11Protocol):
         self._stop_read_timer()
         self.connections.discard(self)
         self._network.connections.discard(self)
+        self._network.refused.pop(self, None)
         if not self._network.connections and self.networks.get(self._address) is self._network:
             del self.networks[self._address]
 
@@ -284,21 +294,21 @@ class Protocol(H11Protocol):
             self._write_timer = None
 
 
-def _prepared(app: Any, is_excess: Callable[[], bool]) -> Any:
-    """Wraps the application; stores in every request state whether its connection is in excess.
+def _prepared(app: Any, is_excess: Callable[[str], bool]) -> Any:
+    """Wraps the application; stores in every request state whether it is in excess, by its path.
 
     Targets in absolute form get the usual one, and their authority replaces the header Host (RFC
     9112, 3.2.2). An IPv4 client of a socket for both families has its IPv4 address.
     """
 
     async def prepared_app(scope: Any, receive: Any, send: Any) -> None:
-        scope["state"][EXCESS_CONNECTION] = is_excess()
         absolute = _ABSOLUTE_FORM.match(scope["raw_path"])
         if absolute is not None:
             scope["raw_path"] = scope["raw_path"][absolute.end() :] or b"/"
             scope["path"] = unquote(scope["raw_path"].decode("ascii"))
             others = [header for header in scope["headers"] if header[0] != b"host"]
             scope["headers"] = [(b"host", absolute[1]), *others]
+        scope["state"][EXCESS_CONNECTION] = is_excess(scope["path"])
         if scope["client"] is not None:
             address, port = scope["client"]
             scope["client"] = address.removeprefix(_IPV4_MAPPED), port

@@ -3,6 +3,7 @@
 A plug-in may give the problems of its paths another body, with the same status.
 """
 
+import asyncio
 import logging
 import math
 import re
@@ -36,6 +37,7 @@ from eulerlora_contract.problems import (
     UploadTooSlow,
 )
 from eulerlora_contract.settings import expected_value
+from service.fair_sharing import ShareExceeded
 from service.telemetry.logs import REQUEST_ID_HEADER
 from service.telemetry.metrics import CLIENT_CLOSED_REQUEST
 
@@ -53,6 +55,7 @@ _UNREAD_BODY = (
 )  # fmt: skip
 """Problems that leave the rest of the body unread, so that the connection must be closed."""
 
+MAX_REFUSAL_DELAY_S = 1.0
 _SIGNIFICANT_DIGITS = 6
 """Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
 sum of probabilities from 1, for any number of classes."""
@@ -110,17 +113,21 @@ class ProblemResponse(JSONResponse):
     """A problem document; stores its code in the request state for logs, metrics and traces.
 
     Like every response it is also an ASGI application, which middlewares can call. Its headers are
-    by default those of the problem.
+    by default those of the problem. It is delayed for a client beyond its quota or its share: one
+    that ignores Retry-After would keep the event loop busy with refusals.
     """
 
     def __init__(
         self, problem: Problem, request_id: str, headers: Mapping[str, str] | None = None
     ) -> None:
         self._document = problem_document(problem, request_id)
+        is_delayed = isinstance(problem, QuotaExceeded | ShareExceeded)
+        self._delay_s = min(problem.retry_after_s or 0, MAX_REFUSAL_DELAY_S) if is_delayed else 0
         chosen = problem_headers(problem) if headers is None else headers
         super().__init__(None, self._document.status, chosen, PROBLEM_JSON)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(self._delay_s)
         document = self._document
         scope.setdefault("state", {})["problem"] = document.code
         state = scope["app"].state if "app" in scope else None

@@ -13,7 +13,13 @@ from weakref import WeakKeyDictionary
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
-from service.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
+from service.fair_sharing import (
+    INTERNAL,
+    FairQueue,
+    RecentClients,
+    SharedCapacity,
+    ShareExceeded,
+)
 from service.inference.engine import InferenceItem, ServedModel
 from service.settings import ServiceSettings
 
@@ -276,7 +282,8 @@ class RequestQueue:
             count: As in `wait_s`.
 
         Raises:
-            Overloaded: The rows exceed the capacity.
+            Overloaded: The rows exceed the capacity; ShareExceeded if the client has more than an
+                equal share of the rows, and other clients are active.
             NotReady: The queue is closed.
         """
         with self._changed:
@@ -287,8 +294,10 @@ class RequestQueue:
                 self._capacity.utilization(client, rows) > 1
                 or self.wait_s(client, rows, served, count) > limit_s
             ):
+                above = self._capacity.exceeds_share(client, len(self._recent))
+                kind = ShareExceeded if above else Overloaded
                 detail = "the accepted requests leave too little capacity"
-                raise Overloaded(detail, self.wait_s(client))
+                raise kind(detail, self.wait_s(client))
 
     @contextmanager
     def reserve(

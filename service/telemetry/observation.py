@@ -84,7 +84,6 @@ class ObservationMiddleware:
 
         try:
             await self.app(scope, observed_receive, observed_send)
-            await asyncio.sleep(0)  # lets uvloop send the response before it is logged
         except asyncio.CancelledError:
             is_disconnected = True
             raise

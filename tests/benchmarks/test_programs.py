@@ -73,7 +73,14 @@ def test_a_missing_gpu_is_an_error() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("measurement", "rows"),
-    [("throughput", 4), ("triage", 1), ("lone-request", 4), ("overload", 3), ("attackers", 24)],
+    [
+        ("throughput", 4),
+        ("triage", 1),
+        ("lone-request", 4),
+        ("overload", 3),
+        ("attackers", 24),
+        ("busy-connections", 3),
+    ],
 )
 def test_every_measurement_of_the_service_gives_its_results(
     measurement, rows, printed, monkeypatch

@@ -15,8 +15,9 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
-from service.http.middleware import MAX_HEADER_BYTES, BodyLimits, HeaderChecks, RequestMiddleware
+from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.protocol import Protocol, protocol_of
+from service.process import listen, server_config
 from service.settings import BodySettings, ConnectionSettings
 
 SOCKET_TIMEOUT_S = 120.0
@@ -68,28 +69,19 @@ def run_server(
 
     protocol: by default with long timeouts.
     """
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=0,
-        http=protocol or protocol_of(LONG_TIMEOUTS),
-        ws="none",
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        log_config=None,
-        server_header=False,
-        forwarded_allow_ips=trusted_proxies,
-    )
+    config = server_config(app, protocol or protocol_of(LONG_TIMEOUTS), trusted_proxies)
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            time.sleep(0.01)
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join()
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            while not server.started:
+                assert thread.is_alive(), "the server did not start"
+                time.sleep(0.01)
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def connect(port: int, address: str = "127.0.0.1") -> socket.socket:

@@ -18,6 +18,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import SettingsError
 from service.decoding.fork_server import FORK_SERVER
 from service.decoding.sandbox import LIBC
+from service.http.protocol import protocol_of
 from service.inference.engine import ServedModel
 from service.process import (
     allowed_hosts,
@@ -28,7 +29,7 @@ from service.process import (
     server_config,
     server_url,
 )
-from service.settings import ServiceSettings
+from service.settings import ConnectionSettings
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
@@ -282,10 +283,11 @@ def test_only_a_trusted_proxy_names_the_client(monkeypatch, trusted, peer, clien
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         clients.append(scope["client"][0])
 
-    config = server_config(app, ServiceSettings(trusted_proxies=trusted))
+    config = server_config(app, protocol_of(ConnectionSettings()), trusted)
     config.load()
     headers = [(b"x-forwarded-for", b"203.0.113.5, 192.0.2.1")]
     scope = {"type": "http", "client": (peer, 1), "headers": headers, "raw_path": b"/", "state": {}}
+    scope["path"] = "/"
 
     async def receive_request() -> None:
         await config.http_protocol_class(config, ServerState(), {}).app(scope, None, None)

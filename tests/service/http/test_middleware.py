@@ -15,11 +15,17 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from eulerlora_contract.problems import ForeignOrigin, NotFound, Problem
+from eulerlora_contract.problems import (
+    ForeignOrigin,
+    NotFound,
+    Overloaded,
+    Problem,
+    QuotaExceeded,
+)
 from service.app import capacity_check, page_check
-from service.fair_sharing import ClientQuota
-from service.http.middleware import MAX_REFUSAL_DELAY_S, BodyLimits, BodySettings, HeaderChecks
-from service.http.responses import add_problem_handlers
+from service.fair_sharing import ClientQuota, ShareExceeded
+from service.http.middleware import BodyLimits, BodySettings, HeaderChecks
+from service.http.responses import MAX_REFUSAL_DELAY_S, add_problem_handlers
 from service.inference.queue import RequestQueue
 from service.settings import ServiceSettings
 from tests.service.conftest import app_of
@@ -234,14 +240,38 @@ def test_a_client_that_uses_its_share_is_refused_before_its_body_is_read(
     assert client.post("/predict", content=b"image").text == "5 bytes"
 
 
-def test_one_client_cannot_ask_for_the_page_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    delays = []
+@pytest.fixture
+def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds by which problems are delayed, in place of the delays."""
+    delays: list[float] = []
 
     async def sleep(delay_s: float) -> None:
         delays.append(delay_s)
 
     # asyncio's own is that of other tests' services too
-    monkeypatch.setattr("service.http.middleware.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("service.http.responses.asyncio", SimpleNamespace(sleep=sleep))
+    return delays
+
+
+@pytest.mark.parametrize(
+    ("problem", "delay_s"),
+    [(Overloaded("", 0.5), 0), (ShareExceeded("", 0.5), 0.5), (ShareExceeded("", 60), 1),
+     (QuotaExceeded("", 60), 1)],
+)  # fmt: skip
+@pytest.mark.parametrize("is_read", [False, True])
+def test_refusals_of_a_client_above_its_share_are_delayed(delays, problem, delay_s, is_read):
+    def refuse(request: object) -> None:
+        raise problem
+
+    app = FastAPI()
+    add_problem_handlers(app)
+    app.add_api_route("/predict", refuse, methods=["POST"])
+    client = TestClient(guarded(app) if is_read else guarded(app, refuse))
+    assert client.post("/predict", params={"request": ""}).json()["code"] == problem.code
+    assert delays == [delay_s]
+
+
+def test_one_client_cannot_ask_for_the_page_without_end(delays) -> None:
     client = TestClient(guarded(PlainTextResponse("file"), page_check(1)))
     assert client.get("/").status_code == 200
     for path in ("/", "/page/main.js", "/docs", "/openapi.json", "/docs/swagger-ui.css"):

@@ -12,9 +12,12 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
+from service.http import middleware as http_middleware
 from service.http import protocol as http_protocol
+from service.http import responses as http_responses
 from service.http.middleware import BodySettings
 from service.http.protocol import ConnectionSettings, protocol_of
+from service.process import listen, server_config
 from tests.server_process import wait_until
 from tests.service.http.plain_app import PROBES, plain_app
 from tests.service.real_server import (
@@ -348,6 +351,41 @@ def test_at_the_limit_of_open_files_the_oldest_connections_of_the_flood_are_clos
         assert read_response(victim).status == 200
 
 
+def test_at_the_limit_of_open_files_delayed_refusals_lock_no_other_address_out(monkeypatch) -> None:
+    monkeypatch.setattr(http_responses, "MAX_REFUSAL_DELAY_S", SOCKET_TIMEOUT_S)
+    monkeypatch.setattr(http_middleware, "_RETRY_AFTER_S", SOCKET_TIMEOUT_S)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with crowded(max_connections=3, spare_files=files - 8) as (port, opened):
+        for _ in range(3):
+            opened(ATTACKER, UPLOAD)
+        refused = [opened(ATTACKER, MODELS) for _ in range(5)]
+        assert exchange(port, MODELS, VICTIM).status == 200
+        assert is_closed(refused[0])
+
+
+def test_all_connections_that_wait_are_accepted_in_a_few_turns_of_the_loop() -> None:
+    config = server_config(plain_app(), protocol_of(LONG_TIMEOUTS))
+    accepted: list[None] = []
+
+    class Counted(asyncio.Protocol):
+        def connection_made(self, _: asyncio.BaseTransport) -> None:
+            accepted.append(None)
+
+    async def serve(listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Counted, sock=listener, backlog=config.backlog)
+        with ExitStack() as stack:
+            for _ in range(50):
+                stack.enter_context(connect(listener.getsockname()[1]))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert len(accepted) == 50
+        server.close()
+
+    with listen("127.0.0.1", 0) as listener:
+        asyncio.Runner(loop_factory=config.get_loop_factory()).run(serve(listener))
+
+
 def test_a_response_that_the_client_does_not_read_is_aborted(monkeypatch) -> None:
     monkeypatch.setattr(http_protocol, "WRITE_TIMEOUT_S", 0.5)
     size, piece, ended = 50_000_000, bytes(1_000_000), threading.Event()
@@ -381,4 +419,4 @@ def test_an_ipv4_client_of_a_socket_for_both_families_has_its_ipv4_address() -> 
     async def app(scope: Scope, receive: object, send: object) -> None:
         assert scope["client"] == ("10.0.0.7", 1)
 
-    asyncio.run(http_protocol._prepared(app, lambda: False)(scope, None, None))
+    asyncio.run(http_protocol._prepared(app, lambda _: False)(scope, None, None))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from eulerlora_contract.problems import NotReady, Overloaded
+from service.fair_sharing import ShareExceeded
 from service.inference.queue import (
     ADMITTED_SHARE,
     Batch,
@@ -163,6 +164,21 @@ def test_a_client_holds_at_most_as_many_rows_as_it_leaves_free(engine, clock, re
         pass
     queue.check_capacity(B, 10)
     assert (queue.rows, queue.items) == (8, 2)
+
+
+def test_a_client_above_its_share_among_others_is_told_so(engine, clock) -> None:
+    queue = queue_of(clock, max_waiting_rows=12)
+
+    def refusal(client: str) -> type[Overloaded]:
+        with pytest.raises(Overloaded) as raised:
+            queue.check_capacity(client, 12)
+        return raised.type
+
+    with queue.reserve(A, engine, [6]):
+        assert refusal(A) is Overloaded  # the only client may use everything
+        with queue.reserve(B, engine, [1]):
+            assert (refusal(A), refusal(B)) == (ShareExceeded, Overloaded)
+        assert (refusal(A), refusal(B)) == (ShareExceeded, Overloaded)  # B was active just now
 
 
 def test_an_empty_queue_admits_an_item_of_any_size_and_then_other_clients(engine, clock) -> None:
