@@ -1,6 +1,19 @@
-"""`python -m eulerlora_client`: the `eulerlora` program."""
+"""The start of the `eulerlora` program, also as `python -m eulerlora_client`."""
 
-from eulerlora_client.commands.program import main
+import signal
+import sys
+
+
+def main() -> None:
+    """Runs the program; see `eulerlora_client.commands.program.main`."""
+    if "serve" in sys.argv[1:3]:
+        # A request to reload, which would end the process until the service can handle it. First,
+        # because the imports of the program take a moment.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    from eulerlora_client.commands import program  # noqa: PLC0415
+
+    program.main()
+
 
 if __name__ == "__main__":
     main()

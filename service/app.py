@@ -80,6 +80,7 @@ def create_app(
     metrics = Metrics(
         lambda: Gauges(
             ready=lifecycle.fault is None,
+            last_reload_successful=lifecycle.last_reload_successful,
             queue_rows=queue.rows,
             queue_items=queue.items,
             models={name: _properties(served.model) for name, served in models.items()},

@@ -91,7 +91,6 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     configure_openmp()
     for number in (signal.SIGTERM, signal.SIGINT):  # until the server installs its handlers
         signal.signal(number, lambda *_: sys.exit(0))
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are checkpoints to reload
     with suppress(OSError):
         protect_memory()  # keys, secrets and pictures
     FORK_SERVER.start()  # imports the decoder while this process imports its own modules

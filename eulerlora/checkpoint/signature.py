@@ -5,11 +5,15 @@ is invalid after one was changed, added or removed. `model_signing verify key` c
 The extra `signing` installs the library.
 """
 
+import base64
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from eulerlora.checkpoint.weights import read_whole
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.output_files import atomic_write, changed_folder
 
@@ -62,6 +66,7 @@ def verifier(key: Path) -> Verify:
         signature = folder / SIGNATURE_FILE
         if not signature.is_file():
             raise CheckpointError(signature, f"expected a signature with {key}, got none")
+        _check_readable(folder, signature)
         # The files of a snapshot in the Hub's cache are links; others are refused by the reader.
         config.set_hashing_config(_hashing().set_allow_symlinks(True))
         try:
@@ -74,6 +79,39 @@ def verifier(key: Path) -> Verify:
             ) from error
 
     return verify
+
+
+def _check_readable(folder: Path, signature: Path) -> None:
+    """Refuses files before their content is read, which could take hours.
+
+    The signature may be forged, which the library finds out before it reads another file.
+
+    Raises:
+        CheckpointError: For a file that the signature does not name, or that has holes: it can be
+            of any size and takes no space of the disk.
+    """
+    try:
+        envelope = json.loads(read_whole(signature))["dsseEnvelope"]
+        statement = json.loads(base64.b64decode(envelope["payload"]))["predicate"]
+        signed = {resource["name"] for resource in statement["resources"]}
+        ignored = statement["serialization"].get("ignore_paths", ())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(signature, "expected a signature of a checkpoint") from error
+    skipped = [folder / name for name in (SIGNATURE_FILE, *ignored)]
+    for file in folder.rglob("*"):
+        if not file.is_file() or any(file.is_relative_to(path) for path in skipped):
+            continue
+        name = file.relative_to(folder).as_posix()
+        if name not in signed:
+            raise CheckpointError(signature, f"expected the signed files only, got {name} too")
+        if _has_holes(file):
+            raise CheckpointError(signature, f"{name}: expected a file without holes")
+
+
+def _has_holes(file: Path) -> bool:
+    with file.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        return size > 0 and os.lseek(opened.fileno(), 0, os.SEEK_HOLE) < size
 
 
 def _check_library() -> None:

@@ -5,11 +5,12 @@ import gc
 import logging
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from starlette.types import Scope
 from torch import Tensor
@@ -42,6 +43,8 @@ from service.telemetry.observation import PROBES
 
 _Phase = Literal["starting", "ready", "stopping"]
 _RETRY_AFTER_S = 5
+SLOW_RELOAD_S = 60.0
+_Result = TypeVar("_Result")
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +69,8 @@ class Lifecycle:
         models: The served ones; empty during the start.
         shadow: Its name is that of the model that it is compared with; None for none.
         failure: The reason of the first failure.
+        last_reload_successful: False after a reload that was refused for a model, and while one
+            takes longer than `SLOW_RELOAD_S`.
         on_ready: Called once, when the service is ready.
     """
 
@@ -83,6 +88,7 @@ class Lifecycle:
         self.shadow: CheckedModel | None = None
         self.audit = audit
         self.decoder = decoder or DecoderPool(settings.images, settings.decoding)
+        self.last_reload_successful = True
         self.on_ready: Callable[[], None] = lambda: None
         self._settings = settings
         self._sources = sources
@@ -155,8 +161,11 @@ class Lifecycle:
         """
         loop = asyncio.get_running_loop()
         is_main = threading.current_thread() is threading.main_thread()
+        before = None
         if is_main:
-            loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+            before = signal.signal(
+                signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self._reload.set)
+            )
         task = asyncio.create_task(self._run(inference))
         try:
             if self._waits:
@@ -167,7 +176,7 @@ class Lifecycle:
         finally:
             self.stop()
             if is_main:
-                loop.remove_signal_handler(signal.SIGHUP)
+                signal.signal(signal.SIGHUP, before or signal.SIG_DFL)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -240,6 +249,7 @@ class Lifecycle:
         while True:
             await self._reload.wait()
             self._reload.clear()
+            self.last_reload_successful = True
             serve = partial(self._serve_revision, infer)
             for index, checked in enumerate(self._checked):
                 self._checked[index] = await self._reloaded("model", checked, serve)
@@ -262,12 +272,14 @@ class Lifecycle:
         """The new revision in a folder, which `use` accepts; the current one if that fails."""
         name = f"{kind} {old.served.name}"
         try:
-            new = await run_in_daemon_thread(lambda: newer_revision(old, self._load, self._loaded))
+            loading = run_in_daemon_thread(lambda: newer_revision(old, self._load, self._loaded))
+            new = await self._noticed_if_slow(name, loading)
             if new is None:
                 logger.info("%s: revision %s, verified", name, old.model.revision)
                 return old
             await use(new)
         except Exception as error:
+            self.last_reload_successful = False
             is_defect = not isinstance(error, EulerLoRAError | OSError)
             consequence = f"{name}: still serving revision {old.model.revision}"
             logger.error("%s; %s", consequence, str(error), exc_info=is_defect)
@@ -275,6 +287,20 @@ class Lifecycle:
             return old
         logger.info("%s: revision %s -> %s", name, old.model.revision, new.model.revision)
         return new
+
+    async def _noticed_if_slow(self, name: str, loading: Awaitable[_Result]) -> _Result:
+        """Awaits a reload; logs a warning every `SLOW_RELOAD_S`."""
+        task, started_s = asyncio.ensure_future(loading), time.monotonic()
+        was_successful = self.last_reload_successful
+        try:
+            while not (await asyncio.wait([task], timeout=SLOW_RELOAD_S))[0]:
+                self.last_reload_successful = False
+                seconds = time.monotonic() - started_s
+                logger.warning("%s: the reload has taken %.0f s and goes on", name, seconds)
+            self.last_reload_successful = was_successful
+            return task.result()
+        finally:
+            task.cancel()
 
 
 async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:

@@ -186,6 +186,7 @@ class Gauges:
     """
 
     ready: bool
+    last_reload_successful: bool
     queue_rows: int
     queue_items: int
     models: Mapping[str, dict[str, str]]
@@ -204,6 +205,11 @@ class _GaugeCollector(Collector):
         gauges = self._gauges()
         yield GaugeMetricFamily(
             "eulerlora_ready", "1 while the service is ready, otherwise 0.", gauges.ready
+        )
+        yield GaugeMetricFamily(
+            "eulerlora_last_reload_successful",
+            "0 after a refused reload of a model, and while one takes over a minute; otherwise 1.",
+            gauges.last_reload_successful,
         )
         yield GaugeMetricFamily("eulerlora_queue_rows", "Rows in the queue.", gauges.queue_rows)
         yield GaugeMetricFamily(

@@ -23,6 +23,10 @@ def test_systemd_accepts_the_unit(deploy_folder: Path, tmp_path: Path) -> None:
     )
 
 
+def test_the_unit_is_started_again_after_a_signal_that_ends_it(deploy_folder: Path) -> None:
+    assert "\nRestart=always\n" in (deploy_folder / "eulerlora.service").read_text()
+
+
 def test_the_unit_waits_for_the_answers_of_accepted_requests(deploy_folder: Path) -> None:
     (seconds,) = re.findall(
         r"^TimeoutStopSec=(\d+)$", (deploy_folder / "eulerlora.service").read_text(), re.MULTILINE

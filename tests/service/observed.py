@@ -49,6 +49,7 @@ COMPLETED = RequestObservation("POST", "/predict", 200, duration_s=0.3, body_byt
 
 GAUGES = Gauges(
     ready=True,
+    last_reload_successful=True,
     queue_rows=0,
     queue_items=0,
     models={"tiny": {"revision": "sha256:1", "precision": "bfloat16"}},

@@ -102,6 +102,16 @@ def content(text: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / SIGNATURE_FILE).write_bytes(text) and None
 
 
+def extend(name: str) -> Callable[[Path], None]:
+    """Makes a file so long that reading it takes an hour; it takes no space of the disk."""
+
+    def change(folder: Path) -> None:
+        with (folder / name).open("ab") as file:
+            file.truncate(2**43)
+
+    return change
+
+
 ATTACKS: dict[str, Callable[[Path], object]] = {
     "unsigned": lambda folder: (folder / SIGNATURE_FILE).unlink(),
     "changed tensor": flip_a_byte,
@@ -110,6 +120,9 @@ ATTACKS: dict[str, Callable[[Path], object]] = {
     "added hidden file": add(".git/config"),
     "added to a subfolder": add("report/metrics.json"),
     "change in progress": add(f"{NEXT}/{CONFIG_FILE}"),
+    "added file of 8 TB": extend("more.safetensors"),
+    "extended weights": extend(ADAPTERS_FILE),
+    "extended signature": extend(SIGNATURE_FILE),
     "removed file": lambda folder: (folder / "README.md").unlink(),
     "renamed file": lambda folder: (folder / "README.md").rename(folder / "CARD.md"),
     "pipe": lambda folder: os.mkfifo(folder / "pipe"),

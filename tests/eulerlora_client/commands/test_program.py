@@ -106,6 +106,30 @@ def test_control_characters_in_a_message_are_escaped(tmp_path: Path) -> None:
     assert "\\x1b]0;title\\x07\\x9b1m\\u202e" in line
 
 
+EARLY = """
+import signal, sys
+from importlib.metadata import entry_points
+(script,) = entry_points(group="console_scripts", name="eulerlora")
+before = set(sys.modules)
+main = script.load()
+assert "click" not in set(sys.modules) - before
+import eulerlora_client.commands.program as program
+program.main = lambda: print(signal.getsignal(signal.SIGHUP).name)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "handling"),
+    [(["serve"], "SIG_IGN"), (["--debug", "serve", "folder"], "SIG_IGN"), (["train"], "SIG_DFL")],
+)
+def test_the_service_ignores_sighup_before_the_program_is_imported(arguments, handling) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (handling, "")
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     image = tmp_path / "image.png"
     image.touch()

@@ -285,6 +285,49 @@ async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_not
     assert loaded == [CheckpointSource(checkpoint_copy)] * 2
 
 
+async def test_sighup_after_the_end_is_handled_as_before_the_start(
+    harness: Harness, checkpoint_folder: Path
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with harness.running(checkpoint_folder):
+            await until(lambda: harness.lifecycle.phase == "ready")
+            assert signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_a_slow_and_a_refused_reload_are_logged_and_shown_by_the_metrics(
+    harness: Harness, checkpoint_copy: Path, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr("service.lifecycle.lifecycle.SLOW_RELOAD_S", 0.01)
+    gate, refuses = threading.Event(), False
+
+    def load(source: CheckpointSource, others: Any) -> Any:
+        if harness.lifecycle.phase == "ready":
+            assert gate.wait(TIMEOUT_S)
+        if refuses:
+            raise CheckpointError(source.folder, "deliberate")
+        return load_checked(source, others)
+
+    async with harness.running(checkpoint_copy, load=load) as lifecycle:
+        await until(lambda: lifecycle.phase == "ready")
+        assert lifecycle.last_reload_successful
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: "model tiny: the reload has taken" in caplog.text)
+        assert not lifecycle.last_reload_successful
+        gate.set()
+        await until(lambda: lifecycle.last_reload_successful)
+        refuses = True
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: "deliberate" in caplog.text)
+        assert not lifecycle.last_reload_successful
+        refuses = False
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: lifecycle.last_reload_successful)
+
+
 @pytest.fixture
 def no_automatic_collection() -> Iterator[None]:
     """Disables the garbage collector, which otherwise runs at unpredictable times."""
