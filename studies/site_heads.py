@@ -36,7 +36,8 @@ from training.calibration.heads import (
 )
 from training.calibration.site import MIN_HEADS
 from training.calibration.thresholds import group_means, image_nll
-from training.data.local_images import LabelNames, read_local_images
+from training.data.dataset import LabelTable
+from training.data.local_images import read_local_images
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Bools, Floats, Ints
 from training.recipe.archives import read_archive_labels
@@ -81,9 +82,14 @@ def read_archive(name: str, data: Path, cache: Path) -> Archive:
         unscaled = {"temperature": 1.0, "stoch_temperature": None}
         config = checkpoint.config.model_copy(update=unscaled)
         model = EulerLoRA.of(replace(checkpoint, config=config), "cpu")
-        names = LabelNames(model.classes, labels.labels, outside=labels.outside)
         lesion = None if labels.lesion is None else re.compile(labels.lesion)
-        images = read_local_images(data / f"{name}.tar", names, lesion=lesion).images
+        images = read_local_images(
+            data / f"{name}.tar",
+            model.config.classes,
+            LabelTable(renamed=dict(labels.labels)),
+            outside=labels.outside,
+            lesion=lesion,
+        ).images
         options = [model.options(mode) for mode in MODES]
         outputs = predict_all(model, images, options, name)
         stored = {

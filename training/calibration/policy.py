@@ -51,8 +51,9 @@ from eulerlora_contract.policy.policy import (
 )
 from eulerlora_contract.sampling import AUTO, MAX_AUTO_SAMPLES, Options
 from training.data.copies import named_with_seen
+from training.data.dataset import LabelTable
 from training.data.images import DIAGNOSED_BY, OUTSIDE, UNKNOWN, LabelledImage, report_skipped
-from training.data.local_images import LabelNames, read_local_images
+from training.data.local_images import read_local_images
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
     CONFIDENCE,
@@ -737,14 +738,14 @@ def measure_archive(
     `model`: of a stored checkpoint, which knows the images of its training. `archive`: a folder or
     tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
     """
-    names = LabelNames(
-        classes=model.classes,
-        renamed=labels.labels,
+    local = read_local_images(
+        archive,
+        model.config.classes,
+        LabelTable(renamed=dict(labels.labels)),
         outside=labels.outside,
-        remedy="name it in the table labels of the archive: {0} = CLASS",
+        skip_bad=skip_bad,
+        lesion=None if labels.lesion is None else re.compile(labels.lesion),
     )
-    lesion = None if labels.lesion is None else re.compile(labels.lesion)
-    local = read_local_images(archive, names, skip_bad, lesion)
     report_skipped(local)
     images = local.images
     if labels.table is not None:

@@ -350,16 +350,6 @@ def site_command() -> None:
     help="Labelled pictures: a folder per class, or labels.csv with path, label and group.",
 )
 @out_option
-@click.option(
-    "--class",
-    "renamed",
-    multiple=True,
-    metavar="LOCAL=CLASS",
-    help="Class of the checkpoint for a local label; repeat it for several labels.",
-)
-@click.option(
-    "--ignore", "ignored", multiple=True, metavar="LOCAL", help="Leave out pictures of this label."
-)
 @click.option("--policy", type=PATH, help="Policy to start from; the packaged one by default.")
 @click.option(
     "--target",
@@ -400,8 +390,6 @@ def _site_fit_command(
     checkpoint: Path,
     data: Path,
     out: Path,
-    renamed: tuple[str, ...],
-    ignored: tuple[str, ...],
     policy: Path | None,
     target: tuple[str, ...],
     target_name: str | None,
@@ -433,7 +421,7 @@ def _site_fit_command(
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
     from training.data.copies import check_images  # noqa: PLC0415
     from training.data.images import ImageParts, report_skipped  # noqa: PLC0415
-    from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
+    from training.data.local_images import read_local_images  # noqa: PLC0415
 
     check_samples(mode, samples)
     config = read_config(checkpoint)
@@ -449,8 +437,7 @@ def _site_fit_command(
     )
     check_free(out)  # fails before the long work rather than after it
     classes = config.class_names
-    names = LabelNames(classes, _mapping(renamed), ignored)
-    local = read_local_images(data, names, skip_bad, table=table)
+    local = read_local_images(data, config.classes, table, skip_bad=skip_bad)
     report_skipped(local)
     parts = ImageParts(local.name, config.classes, {"pictures": local.images})
     check = check_images(parts, config.preprocessing.input_side)
@@ -477,17 +464,6 @@ def _target(
             raise click.UsageError(f"--target: expected one of {', '.join(names)}, got {name}")
     name = word or " or ".join(names[name] for name in classes)
     return TargetClasses.model_validate({"name": name, "classes": classes})
-
-
-def _mapping(renamed: tuple[str, ...]) -> dict[str, str]:
-    mapping: dict[str, str] = {}
-    for item in renamed:
-        label, equals, name = item.rpartition("=")
-        if not (label and equals and name):
-            raise click.UsageError(f"--class: expected LOCAL=CLASS, got {item}")
-        if mapping.setdefault(label, name) != name:
-            raise click.UsageError(f"--class: expected one class for {label}, got several")
-    return mapping
 
 
 def _data_lines(local: LocalImages, classes: Sequence[str]) -> Iterator[str]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+import sys
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, max_pixels_option
 from eulerlora_client.commands.program import PATH
+from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, Auto
+
+if TYPE_CHECKING:
+    from training.data.dataset import Suggestion
 
 _COLUMNS = ("path", "label", "group", "lesion", "split")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,34 +46,95 @@ def check_samples(mode: str, samples: int | Auto | None) -> None:
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of `labels.csv`; the command gets them as `table`, a `LabelTable`."""
+    """Adds the options of labels; the command gets them as `table`, a `LabelTable`."""
 
     @wraps(command)
-    def with_table(ignore_columns: bool, attributes: tuple[str, ...], **options: Any) -> Any:
-        from training.data.dataset import LabelTable  # noqa: PLC0415 - imports torch
+    def with_table(
+        ignore_columns: bool,
+        attributes: tuple[str, ...],
+        renamed: tuple[str, ...],
+        ignored: tuple[str, ...],
+        **options: Any,
+    ) -> Any:
+        from training.data.dataset import LabelTable, UnreadDataError  # noqa: PLC0415 - torch
 
         names = {column: options.pop(f"{column}_column") for column in _COLUMNS}
         columns = {column: name for column, name in names.items() if name is not None}
         table = LabelTable.model_validate(
-            {"ignore_columns": ignore_columns, "columns": columns, "attributes": attributes}
+            {
+                "ignore_columns": ignore_columns,
+                "columns": columns,
+                "attributes": attributes,
+                "renamed": _mapping(renamed),
+                "ignored": ignored,
+            }
         )
-        return command(table=table, **options)
+        try:
+            return command(table=table, **options)
+        except UnreadDataError as error:
+            raise DataError(f"{error}; {_suggested(error.suggestion, options)}") from error
 
     for column in reversed(_COLUMNS):
         with_table = click.option(
             f"--{column}-column", metavar="NAME", help=f"Column of labels.csv with the {column}."
         )(with_table)
-    with_table = click.option(
-        "--attribute",
-        "attributes",
-        multiple=True,
-        metavar="NAME",
-        help="Further column of labels.csv, such as sex or skin_type, by whose values results are "
-        "also stated. Repeat it for several.",
-    )(with_table)
-    return click.option(
-        "--ignore-columns", is_flag=True, help="Ignore unknown columns of labels.csv."
-    )(with_table)
+    for option in (
+        click.option(
+            "--attribute",
+            "attributes",
+            multiple=True,
+            metavar="NAME",
+            help="Further column of labels.csv, such as sex or skin_type, by whose values results "
+            "are also stated. Repeat it for several.",
+        ),
+        click.option(
+            "--ignore-columns", is_flag=True, help="Ignore unknown columns of labels.csv."
+        ),
+        click.option(
+            "--ignore",
+            "ignored",
+            multiple=True,
+            metavar="LABEL",
+            help="Leave out pictures of this label. Repeat it for several.",
+        ),
+        click.option(
+            "--class",
+            "renamed",
+            multiple=True,
+            metavar="LABEL=CLASS",
+            help="Class of a label in the data. Repeat it for several.",
+        ),
+    ):
+        with_table = option(with_table)
+    return with_table
+
+
+def _mapping(renamed: tuple[str, ...]) -> dict[str, str]:
+    mapping: dict[str, str] = {}
+    for item in renamed:
+        label, equals, name = item.rpartition("=")
+        if not (label and equals and name):
+            raise click.UsageError(f"--class: expected LABEL=CLASS, got {item}")
+        if mapping.setdefault(label, name) != name:
+            raise click.UsageError(f"--class: expected one class for {label}, got several")
+    return mapping
+
+
+def _suggested(suggestion: Suggestion, options: Mapping[str, Any]) -> str:
+    """The present command with the suggested options."""
+    words = sys.argv[1:]
+    if suggestion.recipe is not None:
+        words[words.index(options["recipe"])] = suggestion.recipe
+    if suggestion.folder is not None:
+        given, words = words, []
+        for word in given:
+            if words[-1:] == ["--data"]:
+                words.append(str(suggestion.folder))
+            else:
+                is_data = word.startswith("--data=")
+                words.append(f"--data={suggestion.folder}" if is_data else word)
+    purpose = f"{suggestion.purpose}, run: " if suggestion.purpose else "run: "
+    return f"{purpose}{shlex.join(['eulerlora', *words, *suggestion.options])}"
 
 
 def image_options(command: Callable[..., Any]) -> Callable[..., Any]:

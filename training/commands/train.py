@@ -170,8 +170,11 @@ def train_command(
     from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
 
     path, overrides = find_recipe(recipe), _with_seed(overrides, seed)
-    given = table.model_dump(exclude_defaults=True)
+    given = table.model_dump(exclude_defaults=True, exclude={"renamed"})
     overrides += tuple(f"data.{'.'.join(key)}={json.dumps(value)}" for key, value in leaves(given))
+    if table.renamed:  # one table, because a label may contain a dot
+        pairs = (f"{_toml_string(one)} = {_toml_string(to)}" for one, to in table.renamed.items())
+        overrides += (f"data.renamed={{{', '.join(pairs)}}}",)
     _check_resumption(resume, restart)
     if copies is not None and not check:
         raise click.UsageError("--copies requires --check")
@@ -212,6 +215,10 @@ def train_command(
             evaluation=evaluation,
         )
     click.echo(f"checkpoint in {out}")
+
+
+def _toml_string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _check_resumption(resume: bool, restart: bool) -> None:

@@ -1,9 +1,11 @@
 """What a data set is: the keys that choose it, how it is read, and what reports say of it."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from eulerlora_contract.errors import DataError
 from eulerlora_contract.settings import PositiveInt, Settings, optional
 from training.data.images import ImageParts, OnBad
 from training.data.splits import Part, Split
@@ -21,11 +23,38 @@ Column = Literal["path", "label", "group", "lesion", "split"]
 
 
 class LabelTable(Settings):
-    """How the table `labels.csv` is read; the keys of `DataSettings`."""
+    """How labels are read, from `labels.csv` or folders; the keys of `DataSettings`."""
 
     ignore_columns: bool = False
     columns: dict[Column, str] = {}
     attributes: tuple[str, ...] = ()
+    renamed: dict[str, str] = {}
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """How a command would read data that it refuses.
+
+    Attributes:
+        options: To add to the command.
+        purpose: What they do, such as "to leave them out".
+        folder: For --data; None for the given one.
+        recipe: Of a training; None for the given one.
+    """
+
+    options: tuple[str, ...] = ()
+    purpose: str = ""
+    folder: Path | None = None
+    recipe: str | None = None
+
+
+class UnreadDataError(DataError):
+    """Data are refused that a command reads with other options, which it prints."""
+
+    def __init__(self, message: str, suggestion: Suggestion) -> None:
+        super().__init__(message)
+        self.suggestion = suggestion
 
 
 class DataSettings(Settings):
@@ -61,6 +90,10 @@ class DataSettings(Settings):
     """Further columns of `labels.csv`, such as `sex` or `skin_type`, as with `--attribute`: an
     evaluation states its results also by their values.
     """
+    renamed: dict[str, str] = optional({})
+    """For imagefolder, the class of local labels, as with `--class`."""
+    ignored: tuple[str, ...] = optional(())
+    """For imagefolder, labels whose images are left out, as with `--ignore`."""
     at_most: dict[Part, PositiveInt] = {}
     """Maximum number of images by part; a smaller part is a stratified subset, the same for every
     seed.
@@ -68,9 +101,7 @@ class DataSettings(Settings):
 
     @property
     def table(self) -> LabelTable:
-        return LabelTable(
-            ignore_columns=self.ignore_columns, columns=self.columns, attributes=self.attributes
-        )
+        return LabelTable(**{key: getattr(self, key) for key in LabelTable.model_fields})
 
 
 class DataSet(ABC):
@@ -118,6 +149,10 @@ class DataSet(ABC):
         Raises:
             DataError: A file is missing, or there are too few images.
         """
+
+    def is_in(self, path: Path) -> bool:
+        """False if a folder certainly does not contain the data set."""
+        return True
 
     def named(self, split: Split) -> str:
         """The title with the split, which the default leaves out."""

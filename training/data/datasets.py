@@ -12,7 +12,6 @@ from eulerlora_contract.printable import printable
 from training.data.cache import decoded_images
 from training.data.copies import images_in_training
 from training.data.dataset import DataSettings, LabelTable
-from training.data.image_folder import ImageFolder
 from training.data.images import (
     OUTSIDE,
     ImageParts,
@@ -22,6 +21,7 @@ from training.data.images import (
     refuse,
 )
 from training.data.labels import PART_WORDS
+from training.data.local_images import read_local_images
 from training.data.registry import (
     DATA_SETS,
     IMAGES,
@@ -56,15 +56,17 @@ def evaluated_dataset(
 ) -> ImageParts:
     """The data set that an evaluation of a checkpoint tests on.
 
-    That is `checkpoint_dataset`, or all images of another folder as the part `test`. Another folder
-    has another name than the one of the training, and no image that the training was shown.
+    That is `checkpoint_dataset`, or all images of another folder as the part `test`, which may lack
+    classes. Another folder has another name than the one of the training, and no image that the
+    training was shown; or it has not the published data set of the training.
 
     Args:
         config: Of the checkpoint.
         folder: The checkpoint's, which has the digests of the images of its training.
         directory: Of the data.
         skip_bad: As in `read_dataset`.
-        table: Where labels are read from; None for the settings of the training.
+        table: How labels are read; None for the settings of the training. Classes of local labels
+            are those of the table alone in another folder.
     """
     settings = _with_table(dataset_settings(config), table)
     if not (directory / settings.path).exists():
@@ -73,14 +75,31 @@ def evaluated_dataset(
     trained_on = str(config.provenance.get("data"))
     name = printable(path.absolute().name)  # as in the provenance
     same_name = trained_on.startswith(f"{name}, ")
-    if isinstance(kind, ImageFolder) and not same_name:
-        skipped: dict[str, str] = {}
-        on_bad = skipped.__setitem__ if skip_bad else refuse
-        whole = kind.read(path, settings, on_bad, whole=True)
-        if images_in_training(folder, whole.parts["test"]) == []:
-            note = f"all images are tested on, because none was in the training on {trained_on}"
-            whole = replace(whole, skipped=skipped, notes=(*whole.notes, note))
-            return _of_checkpoint(whole, config, directory)
+    if kind.published:
+        mapped = table is not None and bool(table.renamed or table.ignored or table.columns)
+        is_other = mapped or not kind.is_in(path)
+        why = f"the folder is not that of {kind.title}"
+    else:
+        is_other = not same_name and images_in_training(folder, _images_in(path)) == []
+        why = f"none was in the training on {trained_on}"
+    if is_other:
+        mapping = {"renamed": {}, "ignored": ()} if table is None else {
+            "renamed": table.renamed, "ignored": table.ignored
+        }  # fmt: skip
+        own = settings.table.model_copy(update=mapping)
+        local = read_local_images(path, config.classes, own, skip_bad=skip_bad)
+        absent = {*range(len(config.classes))} - {image.label for image in local.images}
+        notes = [*local.notes, f"all images are tested on, because {why}"]
+        if absent:
+            names = ", ".join(config.class_names[index] for index in sorted(absent))
+            notes.append(f"no picture is of {names}; figures of all classes are of the others")
+        return ImageParts(
+            f"{local.name}, all images",
+            config.classes,
+            {"test": local.images},
+            skipped=local.skipped,
+            notes=tuple(notes),
+        )
     images = read_dataset(settings, directory, skip_bad)
     train = evenly_spaced(images.parts.get("train", []), _COMPARED)
     if same_name and train and images_in_training(folder, train) == []:
@@ -90,6 +109,11 @@ def evaluated_dataset(
         )
         images = replace(images, notes=(*images.notes, note))
     return _of_checkpoint(images, config, directory)
+
+
+def _images_in(path: Path) -> list[LabelledImage]:
+    sources = decoded_images(path).sources
+    return [LabelledImage(name, source, OUTSIDE) for name, source in sources.items()]
 
 
 def checkpoint_dataset(
@@ -104,8 +128,13 @@ def checkpoint_dataset(
     recipe says of `labels.csv`.
 
     Raises:
-        DataError: If the classes of the data set have other names.
+        DataError: If the classes of the data set have other names, and for classes of local labels
+            in a published data set.
     """
+    if DATA_SETS[dataset_settings(config).kind].published and table is not None:
+        for option, labels in (("--class", table.renamed), ("--ignore", table.ignored)):
+            if labels:
+                raise DataError(f"{directory}: expected {option} only with pictures of one's own")
     settings = _with_table(dataset_settings(config), table)
     return _of_checkpoint(read_dataset(settings, directory, skip_bad), config, directory)
 

@@ -112,6 +112,9 @@ class Ham10000(DataSet):
         "how the accuracy falls and how many images are flagged.",
     )
 
+    def is_in(self, path: Path) -> bool:
+        return (path / METADATA).is_file()
+
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
         split = settings.split
         rows, names = read_rows(path / METADATA, on_bad)

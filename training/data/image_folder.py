@@ -26,22 +26,9 @@ class ImageFolder(DataSet):
     )
     published = False
 
-    def read(
-        self, path: Path, settings: DataSettings, on_bad: OnBad, whole: bool = False
-    ) -> ImageParts:
-        """The pictures with their labels.
-
-        Args:
-            path: Of the folder or archive.
-            settings: Of the recipe.
-            on_bad: As in `DataSet.read`.
-            whole: All images are the part `test`.
-
-        Raises:
-            DataError: With class and file.
-        """
+    def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
         decoded = decoded_images(path)
-        split = split_labels(settings, path, decoded, whole)
+        split = split_labels(settings, path, decoded)
         descriptions = {normalize("NFC", name): text for name, text in settings.classes.items()}
         faults: list[str] = []
         parts: dict[str, list[LabelledImage]] = {part: [] for part in split.parts}
@@ -64,8 +51,7 @@ class ImageFolder(DataSet):
             ClassName(name=name, description=descriptions.get(name, name)) for name in split.classes
         )
         layout = LABELS if split.labels.table else self.title
-        suffix = ", all images" if whole else split_suffix(settings.split)
-        name = f"{printable(path.absolute().name)}, {layout}{suffix}"
+        name = f"{printable(path.absolute().name)}, {layout}{split_suffix(settings.split)}"
         return ImageParts(name, classes, parts, notes=split.labels.notes)
 
 

@@ -15,7 +15,14 @@ from eulerlora_client.images import hidden_name, left_out_notes
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages
-from training.data.dataset import LABELS, Column, DataSettings, LabelTable
+from training.data.dataset import (
+    LABELS,
+    Column,
+    DataSettings,
+    LabelTable,
+    Suggestion,
+    UnreadDataError,
+)
 from training.data.identifiers import MISSING, Identifiers, read_identifiers
 from training.data.images import UNKNOWN
 from training.data.splits import Part, Split, SplitParts, parts_of
@@ -72,6 +79,7 @@ class Labels:
     table: Path | None  # the file in the folder that states them; None if folders do
     rows: Sequence[ImageLabel]
     notes: tuple[str, ...] = ()  # remarks for the user
+    ignored: int = 0  # rows that are left out because of their label
 
     @property
     def path(self) -> Path:
@@ -99,11 +107,36 @@ def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labe
     else:
         labels = _read_table(Labels(path, table, (), notes), images.names, settings)
     unlabelled = sorted(images.names - {row.name for row in labels.rows})
-    if not unlabelled:
-        return labels
-    where = "outside of the class folders" if table is None else f"not in {table.name}"
-    note = f"{len(unlabelled):,} images are {where} and are left out, such as {unlabelled[0]}"
-    return replace(labels, notes=(*labels.notes, note))
+    if unlabelled:
+        where = "outside of the class folders" if table is None else f"not in {table.name}"
+        note = f"{len(unlabelled):,} images are {where} and are left out, such as {unlabelled[0]}"
+        labels = replace(labels, notes=(*labels.notes, note))
+    return labels
+
+
+def with_classes(labels: Labels, settings: LabelTable) -> Labels:
+    """The labels with classes for local ones, and without those that are ignored.
+
+    Raises:
+        DataError: For one that no image has.
+    """
+    present = {row.label for row in labels.rows}
+    present |= {_label(folder.name) for folder in _empty_folders(labels)}
+    for label in (*settings.renamed, *settings.ignored):
+        if label not in present:
+            raise DataError(
+                f"{labels.path}: expected pictures labelled {label}, got "
+                f"{', '.join(sorted(present)) or 'none'}"
+            )
+    rows = [
+        replace(row, label=settings.renamed.get(row.label, row.label))
+        for row in labels.rows
+        if row.label not in settings.ignored
+    ]
+    ignored = len(labels.rows) - len(rows)
+    listed = ", ".join(settings.ignored)
+    notes = (f"{ignored:,} images with the label {listed} are ignored",) if ignored else ()
+    return replace(labels, rows=rows, ignored=ignored, notes=(*labels.notes, *notes))
 
 
 def _table_in(path: Path) -> tuple[Path | None, tuple[str, ...]]:
@@ -314,8 +347,9 @@ def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel],
 
     Layouts: `train/CLASS/`, `val/CLASS/` and `test/CLASS/`, with any names that `part_of` knows and
     with other folders ignored, or `CLASS/`. A part for training alone has a plain name such as
-    `Train`. A class folder may have sub-folders. Images of no class are left out. The outer folder
-    of an archive, if all images share one, is no class.
+    `Train`. A part may have one folder for all its classes, such as `seg_train/seg_train/CLASS/`. A
+    class folder may have sub-folders. Images of no class are left out. The outer folder of an
+    archive, if all images share one, is no class.
 
     Raises:
         DataError: A folder beside the parts is likely to be one.
@@ -332,10 +366,12 @@ def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel],
         top_folders == {name} or name.lower() in PART_WORDS for name in train
     ):
         return [ImageLabel(name, _label(top[0]), top[0]) for name, top in inner.items() if top], []
+    wrapped = _wrapped_parts([top for top in inner.values() if top and top[0] in parts])
     rows = [
-        ImageLabel(name, _label(top[1]), f"{top[0]}/{top[1]}", part=parts[top[0]])
+        ImageLabel(name, _label(top[at]), "/".join(top[: at + 1]), part=parts[top[0]])
         for name, top in inner.items()
         if len(top) > 1 and top[0] in parts
+        for at in [2 if top[0] in wrapped else 1]
     ]
     classes = {row.label for row in rows}
     for name, top in inner.items():
@@ -352,35 +388,50 @@ def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel],
     return rows, [] if usual else [f"parts: {named}"]
 
 
+def _wrapped_parts(folders: Sequence[tuple[str, ...]]) -> set[str]:
+    """The parts whose only folder is none of a class of another part, but has folders itself."""
+    inner: dict[str, set[str]] = defaultdict(set)
+    for part, *below in folders:
+        inner[part].update(below[:1])
+    deep = {part for part in inner if all(len(top) > 2 for top in folders if top[0] == part)}
+    lone = {part for part in deep if len(inner[part]) == 1}
+    elsewhere = set().union(*(names for part, names in inner.items() if part not in lone))
+    return {part for part in lone if not inner[part] & elsewhere}
+
+
 def _label(folder: str) -> str:
     return normalize("NFC", folder.strip())
 
 
-def _checked_classes(labels: Labels, expected: Collection[str], whole: bool = False) -> list[str]:
-    """The sorted classes of the labels, after all checks that need no image.
-
-    Without `expected` classes, there are at least two of any name, and every folder is a class.
-    With `whole`, stated parts do not matter.
-    """
+def _check_layout(labels: Labels, settings: DataSettings) -> None:
+    """Refuses folders that are no classes; with stated classes, they may have any name."""
     if not labels.rows:
         expected_rows = "rows" if labels.table else "images in a folder for each class"
         raise DataError(f"{labels.path}: expected {expected_rows}, got none{_notes(labels)}")
     _check_names(labels)
+    if not settings.classes and labels.table is None:
+        _check_likely_parts(labels)
+        _check_empty_folders(labels, settings)
+
+
+def _checked_classes(labels: Labels, expected: Collection[str]) -> list[str]:
+    """The sorted classes of the labels, after all checks that need no image.
+
+    Without `expected` classes, there are at least two of any name.
+    """
     _check_spelling(labels)
     names = expected or {row.label for row in labels.rows}
     classes = sorted({normalize("NFC", name) for name in names})
-    if not expected and labels.table is None:
-        _check_likely_parts(labels, classes)
-        _check_empty_folders(labels, classes)
+    if not classes:
+        raise DataError(f"{labels.path}: expected pictures of a class, got none{_notes(labels)}")
     if len(classes) < 2:
         raise DataError(
             f"{labels.path}: expected two classes or more, got only {classes[0]!r}"
             f"{_layout_hint(labels)}{_notes(labels)}"
         )
     _check_known(labels, classes)
-    divided = without_parts(labels) if whole else labels
-    _check_parts(divided, classes)
-    _check_groups(divided)
+    _check_parts(labels, classes)
+    _check_groups(labels)
     return classes
 
 
@@ -392,8 +443,9 @@ def without_parts(labels: Labels) -> Labels:
     return replace(labels, rows=[replace(row, part=None) for row in labels.rows])
 
 
-def _check_likely_parts(labels: Labels, classes: Sequence[str]) -> None:
+def _check_likely_parts(labels: Labels) -> None:
     """Refuses class folders that are likely to be parts, or to contain them."""
+    classes = sorted({row.label for row in labels.rows})
     if any(row.part for row in labels.rows) or len(classes) < 2:
         return
     inner: dict[str, set[str]] = {name: set() for name in classes}
@@ -441,18 +493,25 @@ def _check_spelling(labels: Labels) -> None:
             )
 
 
-def _check_empty_folders(labels: Labels, classes: Sequence[str]) -> None:
+def _check_empty_folders(labels: Labels, settings: DataSettings) -> None:
     """Refuses a class folder without images, which would not become a class."""
-    if not labels.folder.is_dir():
-        return
-    parts = {row.place.split("/")[0] for row in labels.rows if row.part is not None}
-    for parent in [labels.folder / part for part in sorted(parts)] or [labels.folder]:
-        for folder in sorted(parent.glob("*/")):
-            if hidden_name([folder.name]) is None and _label(folder.name) not in classes:
-                raise DataError(
-                    f"{folder}: expected images of the class {folder.name}, got none; add some, "
-                    "delete the folder, or state the classes in a recipe (data.classes)"
-                )
+    for folder in _empty_folders(labels):
+        if _label(folder.name) not in settings.ignored:
+            raise UnreadDataError(
+                f"{folder}: expected images of the class {folder.name}, got none",
+                Suggestion(("--ignore", folder.name), "to leave the class out"),
+            )
+
+
+def _empty_folders(labels: Labels) -> Iterator[Path]:
+    """Yields the folders beside those of the classes in which there is no image."""
+    if labels.folder.is_dir() and labels.table is None:
+        places = [PurePosixPath(row.place) for row in labels.rows]
+        known = {_label(place.name) for place in places}
+        for parent in sorted({place.parent for place in places}):
+            for folder in sorted((labels.folder / parent).glob("*/")):
+                if hidden_name([folder.name]) is None and _label(folder.name) not in known:
+                    yield folder
 
 
 def _check_known(labels: Labels, classes: Sequence[str]) -> None:
@@ -546,24 +605,19 @@ class SplitLabels:
     parts: SplitParts[ImageLabel]
 
 
-def split_labels(
-    settings: DataSettings, path: Path, images: DecodedImages, whole: bool = False
-) -> SplitLabels:
+def split_labels(settings: DataSettings, path: Path, images: DecodedImages) -> SplitLabels:
     """The labels of a folder or archive of images, checked and split.
 
-    Copies of a class are one group. With `whole`, all images are the part `test`, also those of
-    stated parts.
+    Copies of a class are one group.
 
     Raises:
         DataError: With class and file.
     """
     labels = read_labels(path, images, settings.table)
-    classes = _checked_classes(labels, settings.classes.keys(), whole)
-    labels = without_parts(labels) if whole else _with_test_part(labels)
-    labels = with_grouped_copies(labels, images.digests)
-    if whole:
-        rows = sorted(labels.rows, key=lambda row: row.name)
-        return SplitLabels(labels, classes, {"test": rows})
+    _check_layout(labels, settings)
+    labels = with_classes(labels, settings.table)
+    classes = _checked_classes(labels, settings.classes.keys())
+    labels = with_grouped_copies(_with_test_part(labels), images.digests)
     by_part: dict[str, list[ImageLabel]] = {}
     for row in sorted(labels.rows, key=lambda row: row.name):
         by_part.setdefault(row.part or "all", []).append(row)

@@ -6,45 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.printable import printable
 from training.data.cache import decoded_images
-from training.data.dataset import LABELS, LabelTable
+from training.data.dataset import LABELS, LabelTable, Suggestion, UnreadDataError
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
-from training.data.labels import read_labels, with_grouped_copies, without_parts
+from training.data.labels import (
+    part_of,
+    read_labels,
+    with_classes,
+    with_grouped_copies,
+    without_parts,
+)
 
 _DEFAULT_TABLE = LabelTable()
-_LABEL_OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
 
 _Unit = Literal["lesion", "image"]
-
-
-@dataclass(frozen=True)
-class LabelNames:
-    """How local labels map to the classes of a checkpoint.
-
-    Attributes:
-        classes: Of the checkpoint, in its order.
-        renamed: Class by local label; a label that is a class name needs no entry.
-        ignored: Local labels whose pictures are left out.
-        outside: Local labels of none of the classes whose pictures are kept.
-        remedy: What an error says about a label without a class, {0}.
-    """
-
-    classes: Sequence[str]
-    renamed: Mapping[str, str]
-    ignored: Collection[str] = ()
-    outside: Collection[str] = ()
-    remedy: str = _LABEL_OPTIONS
-
-    def class_of(self, label: str) -> str | None:
-        name = self.renamed.get(label, label)
-        return name if name in self.classes else None
-
-    def index_of(self, label: str) -> int:
-        """The index of a local label's class; OUTSIDE for one without, or in `outside`."""
-        name = None if label in self.outside else self.class_of(label)
-        return OUTSIDE if name is None else self.classes.index(name)
 
 
 @dataclass(frozen=True)
@@ -69,39 +47,44 @@ class LocalImages:
 
 def read_local_images(
     path: Path,
-    names: LabelNames,
+    classes: Sequence[ClassName],
+    table: LabelTable = _DEFAULT_TABLE,
+    *,
+    outside: Collection[str] = (),
     skip_bad: bool = False,
     lesion: re.Pattern[str] | None = None,
-    table: LabelTable = _DEFAULT_TABLE,
 ) -> LocalImages:
     """The labelled pictures of a folder or tar archive; every one of them can be decoded.
 
     They are labelled as those of a training (`read_labels`); parts are ignored, and copies of a
-    class are one group, also under several local labels.
+    class are one group.
 
-    With `skip_bad`, unusable pictures are skipped and listed in `skipped`; otherwise they raise
-    DataError. The first group of `lesion` is the lesion in the name of a picture without a table; a
-    group named `group` is its group, such as a patient.
+    Args:
+        path: Of the folder or archive.
+        classes: Of the checkpoint, in its order; not all of them need pictures.
+        table: How labels are read; it also names the classes of local labels.
+        outside: Labels of none of the classes whose pictures are kept.
+        skip_bad: Unusable pictures are skipped and listed in `skipped`; otherwise they raise
+            DataError.
+        lesion: Its first group is the lesion in the name of a picture without a table; a group
+            named `group` is its group, such as a patient.
 
     Raises:
-        DataError: For labels without a class, for names in `names` that do not exist, and if no
+        DataError: For labels without a class, for those in `table` that do not exist, and if no
             picture is left.
     """
     skipped: dict[str, str] = {}
     on_bad: OnBad = skipped.__setitem__ if skip_bad else refuse
     decoded = decoded_images(path)
-    labels = read_labels(path, decoded, table)
+    labels = without_parts(with_classes(read_labels(path, decoded, table), table))
     named = lesion is not None and labels.table is None
     unit: _Unit = "lesion" if named or any(row.cluster for row in labels.rows) else "image"
-    labels = with_grouped_copies(
-        without_parts(labels),
-        decoded.digests,
-        lambda label: label if label in names.ignored else names.index_of(label),
-    )
-    _check_labels(path, {row.label for row in labels.rows}, names)
+    _check_labels(path, {row.label for row in labels.rows}, classes, table, outside)
+    index = {name.name: number for number, name in enumerate(classes)}
+    index |= dict.fromkeys(outside, OUTSIDE)
+    labels = with_grouped_copies(labels, decoded.digests, index.__getitem__)
     images = []
-    used = [row for row in labels.rows if row.label not in names.ignored]
-    for row in sorted(used, key=lambda row: row.name):
+    for row in sorted(labels.rows, key=lambda row: row.name):
         cluster, of_lesion = row.cluster, row.lesion
         if lesion is not None and not labels.table:
             found = lesion.search(PurePosixPath(row.name).name)
@@ -111,7 +94,7 @@ def read_local_images(
             cluster, of_lesion = found.groupdict().get("group", found[1]), found[1]
         if row.name in decoded.sources:
             source = decoded.sources[row.name]
-            label = names.index_of(row.label)
+            label = index[row.label]
             image = LabelledImage(row.name, source, label, cluster, row.attributes, of_lesion)
             images.append(image)
         else:
@@ -120,29 +103,57 @@ def read_local_images(
         faults = [f"{name}: {reason}" for name, reason in skipped.items()]
         unusable = f"; {len(faults):,} are unusable, such as {faults[0]}" if faults else ""
         raise DataError(f"{path}: expected usable labelled pictures, got none{unusable}")
-    ignored = len(labels.rows) - len(used)
     name = printable(path.resolve().name)
-    return LocalImages(name, images, unit, ignored, skipped, labels.notes)
+    return LocalImages(name, images, unit, labels.ignored, skipped, labels.notes)
 
 
-def _check_labels(folder: Path, present: Collection[str], names: LabelNames) -> None:
-    for label, name in names.renamed.items():
-        if name not in names.classes:
+def _check_labels(
+    folder: Path,
+    present: Collection[str],
+    classes: Sequence[ClassName],
+    table: LabelTable,
+    outside: Collection[str],
+) -> None:
+    names = [known.name for known in classes]
+    for label, name in table.renamed.items():
+        if name not in names:
             raise DataError(
-                f"{label}={name}: expected a class of the checkpoint "
-                f"({', '.join(names.classes)}), got {name}"
+                f"{label}={name}: expected a class of the checkpoint ({', '.join(names)}), got "
+                f"{name}"
             )
-    for label in (*names.renamed, *names.ignored, *names.outside):
+    for label in outside:
         if label not in present:
             raise DataError(
                 f"{folder}: expected pictures labelled {label}, got {', '.join(sorted(present))}"
             )
-    left_out = {*names.ignored, *names.outside}
-    unknown = sorted(
-        label for label in present if label not in left_out and names.class_of(label) is None
+    unknown = sorted({*present} - {*names, *outside})
+    if not unknown:
+        return
+    message = (
+        f"{folder}: expected the checkpoint's classes {', '.join(names)}, got also "
+        f"{', '.join(unknown)}"
     )
-    if unknown:
-        raise DataError(
-            f"{folder}: expected the checkpoint's classes {', '.join(names.classes)}, got also "
-            f"{', '.join(unknown)}; {names.remedy.format(unknown[0])}"
-        )
+    likely = {label: _likely_class(label, classes) for label in unknown}
+    if any(map(part_of, unknown)) or not ({*present} & {*names} or any(likely.values())):
+        raise DataError(message)
+    options = [
+        option
+        for label, name in likely.items()
+        for option in (("--class", f"{label}={name}") if name else ("--ignore", label))
+    ]
+    left_out = [label for label, name in likely.items() if name is None]
+    purpose = f"to leave out {', '.join(left_out)}" if left_out else ""
+    raise UnreadDataError(message, Suggestion(tuple(options), purpose))
+
+
+def _likely_class(label: str, classes: Sequence[ClassName]) -> str | None:
+    """The class whose name or description has the same letters and digits as a label."""
+
+    def letters(text: str) -> str:
+        return "".join(filter(str.isalnum, text.casefold()))
+
+    for known in classes:
+        names = (known.name, known.description, known.description.partition(" (")[0])
+        if letters(label) in map(letters, names):
+            return known.name
+    return None

@@ -35,8 +35,10 @@ def known_data(settings: _AnyData) -> _AnyData:
     """Raises ValueError for an unknown kind, and for keys that it ignores."""
     if settings.kind not in DATA_SETS:
         raise ValueError(f"expected kind {' or '.join(DATA_SETS)}, got {settings.kind!r}")
-    if settings.classes and DATA_SETS[settings.kind].published:
-        raise ValueError(f"expected classes only with kind imagefolder, got kind {settings.kind}")
+    if DATA_SETS[settings.kind].published:
+        for key in ("classes", "renamed", "ignored"):
+            if getattr(settings, key):
+                raise ValueError(f"expected {key} only with kind imagefolder, got {settings.kind}")
     return settings
 
 

@@ -33,6 +33,9 @@ class TinyImageNet(DataSet):
     licence = f"Tiny ImageNet (Stanford CS231n, 2015), {IMAGENET}"
     family = PHOTOGRAPHS
 
+    def is_in(self, path: Path) -> bool:
+        return (path / _WORDS).is_file()
+
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
         annotations = _read_table(path / _VALIDATION / _ANNOTATIONS)
         words = _read_table(path / _WORDS)

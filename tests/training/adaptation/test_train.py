@@ -1,6 +1,7 @@
 """Training of adapters: from a recipe to a calibrated checkpoint, through the program."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from unittest.mock import patch
@@ -138,12 +139,32 @@ def test_an_evaluation_tests_on_all_images_of_another_folder_only(
         return read_report(report)
 
     whole = tested(other)
-    assert (whole.images, whole.data) == (27, "other, image folder, all images")
+    assert (whole.images, whole.data) == (27, "other, all images")
     text = (tmp_path / "report" / "report.md").read_text()
     assert "BMP" in text and "none was in the training" in text
     assert tested(renamed).images == 3 * PER_CLASS["test"]  # seen in the training
     of_same_name = tested(same.parent)
     assert (of_same_name.images, "rename" in " ".join(of_same_name.notes)) == (12, True)
+
+
+def test_an_external_set_may_lack_add_and_rename_classes(trained: Path, tmp_path: Path) -> None:
+    data, noise = tmp_path / "elsewhere", np.random.default_rng(10)
+    for name, colour in {"Blue": "blue", "crimson": "red", "grey": "green"}.items():
+        (data / name).mkdir(parents=True)
+        for index in range(4):
+            write_image(data / name / f"{index}.png", COLOURS[colour], noise)
+    command = ["evaluate", trained, "--data", data, "--mode", "det", "--out", tmp_path / "report"]
+    refused = refusal(*command, "--class", "crimson=red")
+    suggested = shlex.split(refused.partition("run: ")[2])
+    assert suggested == [
+        "eulerlora", *map(str, command), "--class", "crimson=red",
+        "--class", "Blue=blue", "--ignore", "grey",
+    ]  # fmt: skip
+    done = succeed(*suggested[1:])
+    report = read_report(tmp_path / "report")
+    assert report.images == 8
+    assert "no picture is of green" in " ".join(report.notes)
+    assert "nan" not in done.out.lower()
 
 
 def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(

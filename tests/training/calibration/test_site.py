@@ -28,6 +28,7 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
+from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
 from eulerlora_contract.policy.policy import parse_policy, read_policy
 from tests.conftest import MARGINS
@@ -39,8 +40,9 @@ from training.calibration.site import SiteReport, calibrate_site, fit_offset, sp
 from training.calibration.thresholds import fit_temperature, image_nll
 from training.commands.calibrate import site_command
 from training.data.copies import image_digests
+from training.data.dataset import LabelTable
 from training.data.images import ImageParts, LabelledImage
-from training.data.local_images import LabelNames, LocalImages, read_local_images
+from training.data.local_images import LocalImages, read_local_images
 from training.evaluation.prediction_sets import Lesions
 from training.reporting.model_card import site_sections
 
@@ -49,7 +51,8 @@ CPU = "cpu"
 
 @pytest.fixture(scope="module")
 def local(local_folder: Path) -> LocalImages:
-    return read_local_images(local_folder, LabelNames(("bkl", "mel", "nv"), {"nevus": "nv"}))
+    classes = [ClassName(name=name, description=name) for name in ("bkl", "mel", "nv")]
+    return read_local_images(local_folder, classes, LabelTable(renamed={"nevus": "nv"}))
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.training.conftest import write_training_images
 from training.data.copies import image_digests
 from training.data.dataset import LabelTable
 from training.data.images import OUTSIDE, LabelledImage
-from training.data.local_images import LabelNames, read_local_images
+from training.data.local_images import read_local_images
 from training.evaluation import selection
 from training.evaluation.selection import Candidate
 
@@ -112,7 +112,7 @@ def test_label_studio_gets_tasks_and_its_table_trains(
     # Label Studio's CSV export has the keys of the data, and the choice under its from_name.
     (pictures / "labels.csv").write_text("\n".join(exported))
     table = LabelTable(ignore_columns=True)
-    labelled = read_local_images(pictures, LabelNames(model.classes, {}, ()), table=table)
+    labelled = read_local_images(pictures, model.config.classes, table)
     assert len(labelled.images) == 4
 
 

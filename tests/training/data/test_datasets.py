@@ -10,8 +10,15 @@ from PIL import Image
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora_contract.errors import DataError
 from training.data.copies import check_images
-from training.data.dataset import DataSettings
-from training.data.datasets import pretraining_images, read_dataset, read_ood_set, read_unlabelled
+from training.data.dataset import DataSettings, LabelTable
+from training.data.datasets import (
+    checkpoint_dataset,
+    evaluated_dataset,
+    pretraining_images,
+    read_dataset,
+    read_ood_set,
+    read_unlabelled,
+)
 from training.data.images import ImageParts
 from training.data.registry import OodSettings, UnlabelledData
 from training.data.splits import Split
@@ -155,6 +162,40 @@ def test_turned_and_mirrored_copies_are_in_the_part_of_their_original(
     }
     assert sum(map(len, originals.values())) == 60
     assert sum(map(len, images.parts.values())) == 120
+
+
+def test_a_model_of_a_published_set_is_evaluated_on_folders_of_its_classes(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "clinic"
+    for name, colour in (("mel", "red"), ("nevus", "blue"), ("keloid", "green")):
+        shutil.copytree(image_folder / "test" / colour, folder / name)
+    config = read_config(DEFAULT_CHECKPOINT)
+    with pytest.raises(DataError, match="keloid, nevus"):
+        evaluated_dataset(config, DEFAULT_CHECKPOINT, folder)
+    table = LabelTable(renamed={"nevus": "nv"}, ignored=("keloid",))
+    images = evaluated_dataset(config, DEFAULT_CHECKPOINT, folder, table=table)
+    assert images.classes == config.classes
+    labels = {image.name.split("/")[0]: image.label for image in images.parts["test"]}
+    assert {name: config.class_names[label] for name, label in labels.items()} == {
+        "mel": "mel", "nevus": "nv"
+    }  # fmt: skip
+    with pytest.raises(DataError, match="--class"):
+        checkpoint_dataset(config, folder, table=table)
+
+
+def test_labels_are_renamed_and_ignored_in_a_training(image_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(image_folder / "train", tmp_path / "set"))
+    shutil.copytree(image_folder / "test" / "red", folder / "crimson. dark")
+    (folder / "crimson. dark" / "00.png").rename(folder / "crimson. dark" / "new.png")
+    settings = DataSettings(
+        kind="imagefolder", renamed={"crimson. dark": "red"}, ignored=("green",)
+    )
+    images = read_dataset(settings, folder)
+    assert images.class_names == ("blue", "red")
+    assert sum(map(len, images.parts.values())) == 46
+    with pytest.raises(DataError, match="labelled grene"):
+        read_dataset(settings.model_copy(update={"ignored": ("grene",)}), folder)
 
 
 def test_the_own_split_of_a_set_with_many_copies_is_never_refused(

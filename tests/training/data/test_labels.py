@@ -19,7 +19,7 @@ from sklearn.model_selection import train_test_split
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages
-from training.data.dataset import DataSettings, LabelTable
+from training.data.dataset import DataSettings, LabelTable, UnreadDataError
 from training.data.labels import (
     Labels,
     SplitLabels,
@@ -120,6 +120,35 @@ def test_the_class_is_the_first_folder_below_the_part(tmp_path: Path) -> None:
     assert list(labels.classes) == ["blue", "red"]
     labels = split(tmp_path, names("train/blue/x", "train/red", "test/blue", "test/red/y"))
     assert list(labels.classes) == ["blue", "red"]
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        {"seg_train/seg_train": "train", "seg_test/seg_test": "test"},  # Intel Image Classification
+        {"train/images": "train", "test/images": "test"},
+        {"train": "train", "test/test": "test"},
+    ],
+)
+def test_a_part_may_have_one_folder_for_all_its_classes(
+    tmp_path: Path, folders: dict[str, str]
+) -> None:
+    pictures = names(*(f"{folder}/{name}" for folder in folders for name in CLASSES))
+    other = names("seg_pred/seg_pred")
+    for name in (*pictures, *other):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    labels = split(tmp_path, [*pictures, *other])
+    assert list(labels.classes) == [*CLASSES]
+    parts = named(labels)
+    assert {name for part, found in parts.items() if part != "test" for name in found} == {
+        name for name in pictures if name.startswith("seg_train/") or name.startswith("train/")
+    }
+    (tmp_path / next(iter(folders)) / "purple").mkdir()
+    with pytest.raises(UnreadDataError, match="purple") as refused:
+        split(tmp_path, pictures)
+    assert refused.value.suggestion.options == ("--ignore", "purple")
+    settings = DataSettings(kind="imagefolder", ignored=("purple",))
+    assert list(split_labels(settings, tmp_path, decoded(pictures)).classes) == [*CLASSES]
 
 
 def test_the_outer_folder_of_an_archive_is_no_class(tmp_path: Path) -> None:

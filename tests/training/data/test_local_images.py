@@ -9,16 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import DataError, SettingsError
 from tests.training.conftest import write_image
+from training.data.dataset import LabelTable, UnreadDataError
 from training.data.datasets import read_ood_set
 from training.data.images import OUTSIDE
-from training.data.local_images import LabelNames, read_local_images
+from training.data.local_images import read_local_images
 from training.data.registry import OodSettings
 from training.recipe.archives import archive_names, read_archive_labels
 
-CLASSES = ("bkl", "mel", "nv")
-NEVUS = LabelNames(CLASSES, {"nevus": "nv"})
+CLASSES = [
+    ClassName(name="bkl", description="benign keratosis"),
+    ClassName(name="mel", description="melanoma (of the skin)"),
+    ClassName(name="nv", description="melanocytic nevus"),
+]
+NEVUS = LabelTable(renamed={"nevus": "nv"})
 
 
 def write_images(folder: Path, *names: str) -> Path:
@@ -38,7 +44,7 @@ def write_table(folder: Path, text: str) -> Path:
 
 def test_a_folder_per_class_gives_labels_without_groups(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "clinic", "mel/1.png", "nevus/x/2.png", "nv/3.png")
-    local = read_local_images(folder, NEVUS)
+    local = read_local_images(folder, CLASSES, NEVUS)
     assert [(image.name, image.label) for image in local.images] == [
         ("mel/1.png", 1),
         ("nevus/x/2.png", 2),
@@ -50,7 +56,7 @@ def test_a_folder_per_class_gives_labels_without_groups(tmp_path: Path) -> None:
 
 def test_a_table_gives_labels_and_groups(tmp_path: Path) -> None:
     rows = "group,path,label\nL1,./b.png,nevus\n,a.png,mel\nL1,sub/c.png,nevus\n"
-    local = read_local_images(write_table(tmp_path, rows), NEVUS)
+    local = read_local_images(write_table(tmp_path, rows), CLASSES, NEVUS)
     assert [(image.name, image.label, image.cluster) for image in local.images] == [
         ("a.png", 1, None),
         ("b.png", 2, "L1"),
@@ -61,7 +67,7 @@ def test_a_table_gives_labels_and_groups(tmp_path: Path) -> None:
 
 def test_ignored_labels_leave_their_pictures_out(tmp_path: Path) -> None:
     folder = write_images(tmp_path, "mel/1.png", "scc/2.png", "scc/3.png")
-    local = read_local_images(folder, LabelNames(CLASSES, {}, ["scc"]))
+    local = read_local_images(folder, CLASSES, LabelTable(ignored=["scc"]))
     assert [image.name for image in local.images] == ["mel/1.png"]
     assert local.ignored == 2
 
@@ -72,10 +78,8 @@ def test_copies_under_two_labels_of_one_class_are_one_group(tmp_path: Path) -> N
     for original, copy in copies:
         (folder / copy).parent.mkdir()
         shutil.copy(folder / f"{original}.png", folder / f"{copy}.png")
-    names = LabelNames(
-        CLASSES, {"in_situ": "mel", "ignored": "mel"}, ["ignored"], outside=["nevus", "naevus"]
-    )
-    local = read_local_images(folder, names)
+    table = LabelTable(renamed={"in_situ": "mel", "ignored": "mel"}, ignored=["ignored"])
+    local = read_local_images(folder, CLASSES, table, outside=["nevus", "naevus"])
     cluster = {image.name: image.cluster for image in local.images}
     assert cluster == {
         "in_situ/4.png": "in_situ/4.png", "mel/1.png": "in_situ/4.png", "mel/2.png": None,
@@ -84,31 +88,54 @@ def test_copies_under_two_labels_of_one_class_are_one_group(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("names", "lesion", "named"),
+    ("table", "lesion", "named"),
     [
-        (LabelNames(CLASSES, {}), None, "nevus"),
-        (LabelNames(CLASSES, {"nevus": "naevus"}), None, "nevus=naevus"),
-        (LabelNames(CLASSES, {"naevus": "nv"}), None, "naevus"),
-        (LabelNames(CLASSES, {}, ["naevus"]), None, "naevus"),
-        (LabelNames(CLASSES, {}, ["mel", "nevus"]), None, "got none"),
+        (LabelTable(), None, "nevus"),
+        (LabelTable(renamed={"nevus": "naevus"}), None, "nevus=naevus"),
+        (LabelTable(renamed={"naevus": "nv"}), None, "naevus"),
+        (LabelTable(ignored=["naevus"]), None, "naevus"),
+        (LabelTable(ignored=["mel", "nevus"]), None, "got none"),
         (NEVUS, re.compile("x(.)"), r"mel/1\.png"),
     ],
 )
 def test_labels_without_a_class_and_names_that_do_not_exist_are_refused(
-    tmp_path: Path, names: LabelNames, lesion: re.Pattern[str] | None, named: str
+    tmp_path: Path, table: LabelTable, lesion: re.Pattern[str] | None, named: str
 ) -> None:
     folder = write_images(tmp_path, "mel/1.png", "nevus/2.png")
     with pytest.raises(DataError, match=named):
-        read_local_images(folder, names, lesion=lesion)
+        read_local_images(folder, CLASSES, table, lesion=lesion)
+
+
+def test_labels_without_a_class_suggest_options_that_work(tmp_path: Path) -> None:
+    folder = write_images(tmp_path, "mel/1.png", "NV/2.png", "Benign Keratosis/3.png", "scc/4.png")
+    with pytest.raises(UnreadDataError) as refused:
+        read_local_images(folder, CLASSES)
+    options = [*refused.value.suggestion.options]
+    pairs = [*zip(options[::2], options[1::2], strict=True)]
+    assert pairs == [
+        ("--class", "Benign Keratosis=bkl"), ("--class", "NV=nv"), ("--ignore", "scc")
+    ]  # fmt: skip
+    renamed = dict(value.split("=") for option, value in pairs if option == "--class")
+    local = read_local_images(folder, CLASSES, LabelTable(renamed=renamed, ignored=["scc"]))
+    assert [CLASSES[image.label].name for image in local.images] == ["bkl", "nv", "mel"]
+
+
+@pytest.mark.parametrize("labels", [("test", "mel"), ("scc", "akiec"), ("train", "test")])
+def test_parts_and_pictures_of_no_class_suggest_nothing(
+    tmp_path: Path, labels: tuple[str, ...]
+) -> None:
+    folder = write_images(tmp_path, *(f"{label}/x/{label}.png" for label in labels))
+    with pytest.raises(DataError) as refused:
+        read_local_images(folder, CLASSES)
+    assert not isinstance(refused.value, UnreadDataError)
 
 
 def test_unusable_pictures_are_skipped_on_request_only(tmp_path: Path) -> None:
     folder = write_images(tmp_path, "mel/1.png", "loose.png")
     (folder / "mel" / "2.png").write_bytes(b"no image")
-    names = LabelNames(CLASSES, {})
     with pytest.raises(DataError, match="use --skip-bad"):
-        read_local_images(folder, names)
-    local = read_local_images(folder, names, skip_bad=True)
+        read_local_images(folder, CLASSES)
+    local = read_local_images(folder, CLASSES, skip_bad=True)
     assert [image.name for image in local.images] == ["mel/1.png"]
     assert sorted(local.skipped) == ["mel/2.png"]
     assert "loose.png" in local.notes[0]
@@ -118,10 +145,10 @@ def test_an_archive_is_read_with_lesions_from_its_names(tmp_path: Path) -> None:
     write_images(tmp_path / "pad", "MEL/PAT_1_7_1.png", "MEL/PAT_1_7_2.png", "SCC/PAT_2_8_3.png")
     with tarfile.open(tmp_path / "pad.tar", "w") as archive:
         archive.add(tmp_path / "pad", "pad")
-    names = LabelNames(CLASSES, {"MEL": "mel"}, outside=["SCC"])
+    table = LabelTable(renamed={"MEL": "mel"})
     lesion = re.compile(r"^PAT_((?P<group>\d+)_\d+)_")
     for path in (tmp_path / "pad.tar", tmp_path / "pad"):
-        local = read_local_images(path, names, lesion=lesion)
+        local = read_local_images(path, CLASSES, table, outside=["SCC"], lesion=lesion)
         assert [(image.label, image.cluster, image.lesion) for image in local.images] == [
             (1, "1", "1_7"),
             (1, "1", "1_7"),
@@ -139,7 +166,7 @@ def test_a_table_in_an_archive_is_refused_where_labels_are_read(tmp_path: Path, 
             archive.add(folder / "a.png", f"site/{name}")
     for _ in ("decoded", "from the cache"):
         with pytest.raises(DataError, match="unpack"):
-            read_local_images(tmp_path / "site.tar", LabelNames(CLASSES, {}))
+            read_local_images(tmp_path / "site.tar", CLASSES)
     outside = read_ood_set(OodSettings(kind="images", path="site.tar"), tmp_path)
     assert [image.name for image in outside.images] == ["site/mel/a.png", "site/nv/b.png"]
 
