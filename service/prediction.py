@@ -309,8 +309,16 @@ class Pipeline:
             result = await infer(self._queue, item, request.deadline, ticket)
 
         # Answer
+        completed = partial(
+            CompletedPrediction,
+            decode_s=decoded.decode_s,
+            queue_s=slot_wait_s + result.queued_s,
+            model_s=result.ran_s,
+        )
         if request.embeds:
-            return _embedding(result, request, decoded.warnings)
+            embedding = _embedding(result, request, decoded.warnings)
+            state.observation.predictions.append(completed(embedding, None))
+            return embedding
         prediction = _response_body(result, request, index, decoded.warnings)
         body: _Answer = prediction
         decision = None
@@ -332,15 +340,8 @@ class Pipeline:
             )
             await self._audit.record(entry)
         self._shift.record(prediction)
-        state.observation.predictions.append(
-            CompletedPrediction(
-                prediction,
-                None if decision is None else decision.disposition,
-                decode_s=decoded.decode_s,
-                queue_s=slot_wait_s + result.queued_s,
-                model_s=result.ran_s,
-            )
-        )
+        disposition = None if decision is None else decision.disposition
+        state.observation.predictions.append(completed(prediction, disposition))
         if self._shadow is not None:
             compare = partial(_compared, request, item, decoded.quality, prediction, decision)
             self._shadow.submit(served.name, compare)

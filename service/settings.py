@@ -1,6 +1,7 @@
 """Settings of the service, read from environment variables."""
 
 import os
+import re
 import reprlib
 import resource
 import sys
@@ -22,6 +23,15 @@ NESTED = "__"
 STOP_MARGIN_S = 5.0
 """Time within `grace_s` for the last forward pass, and for the process to end."""
 
+_SERVICE_LINK = re.compile(
+    r".*_SERVICE_(HOST|PORT(_\w+)?)=.*"
+    r"|.*_PORT=(tcp|udp|sctp)://.*"
+    r"|.*_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*",
+    re.DOTALL,
+)
+"""A variable NAME=VALUE that Kubernetes sets in every pod for a service of its namespace; for one
+called `eulerlora-serve-svc`, the name begins as that of a setting.
+"""
 _HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
 
 
@@ -207,11 +217,12 @@ def settings_of_environment() -> ServiceSettings:
     setting of a group.
 
     Raises:
-        SettingsError: For an unknown name and for a value out of range.
+        SettingsError: For an unknown name, except of a service link, and for a value out of range.
     """
     known = set(variables(ServiceSettings))
-    for name in os.environ:
-        if name.upper().startswith(PREFIX) and name.upper() not in known:
+    for name, value in os.environ.items():
+        is_unknown = name.upper().startswith(PREFIX) and name.upper() not in known
+        if is_unknown and not _SERVICE_LINK.fullmatch(f"{name}={value}"):
             raise SettingsError(f"{name}: unknown setting; docs/reference/settings.md lists all")
     try:
         return ServiceSettings()

@@ -68,7 +68,7 @@ def predict_routes(pipeline: Pipeline) -> APIRouter:
     @router.post(
         EMBED_PATH,
         response_model=Embedding,
-        responses=documented("embed", UPLOAD_PROBLEMS),
+        responses=documented("embed", UPLOAD_PROBLEMS, ["Server-Timing"]),
         openapi_extra=UPLOAD,
     )
     async def embed(request: Request, query: Annotated[EmbedQuery, Query()]) -> Response:

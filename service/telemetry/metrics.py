@@ -32,6 +32,7 @@ from prometheus_client.registry import Collector
 from eulerlora_contract.answers import (
     UNDO,
     Disposition,
+    Embedding,
     ModelShift,
     Prediction,
     RecordedDecision,
@@ -119,14 +120,14 @@ _HISTOGRAMS: Mapping[str, tuple[str, _Labels, tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class CompletedPrediction:
-    """A prediction, and its disposition if a triage policy was applied.
+    """A prediction, and its disposition if a policy was applied; or the features of an image.
 
     Attributes:
         model_s: Seconds of its batch.
         at_ns: Completion time in nanoseconds since 1970.
     """
 
-    prediction: Prediction
+    prediction: Prediction | Embedding
     disposition: Disposition | None
     decode_s: float
     queue_s: float
@@ -168,10 +169,8 @@ class RequestObservation:
         if not self.predictions:
             return {}
         first = self.predictions[0].prediction
-        return {
-            "model": first.model, "mode": first.mode, "samples": first.samples,
-            "views": first.views,
-        }  # fmt: skip
+        options = {"mode", "samples", "views"} if isinstance(first, Prediction) else ()
+        return {"model": first.model} | {name: getattr(first, name) for name in sorted(options)}
 
 
 @dataclass(frozen=True)
@@ -320,7 +319,7 @@ class Metrics:
                 self._count("shadow_fields", 0, model=model, field="disposition", result=result)
 
     def count_request(self, request: RequestObservation) -> None:
-        """Counts a completed request, its predictions, and the problems of its response."""
+        """Counts a completed request, its images, and the problems of its response."""
         client: _ClientClass = "anonymous" if request.key_name is None else "keyed"
         for completed in request.predictions:
             self.count_prediction(completed, client)
@@ -355,8 +354,14 @@ class Metrics:
     def count_prediction(
         self, completed: CompletedPrediction, client: _ClientClass = "anonymous"
     ) -> None:
+        """Counts an image; of features only the times of the stages."""
         body = completed.prediction
         by_model = {"model": body.model}
+        self._observe("decode_seconds", completed.decode_s, **by_model)
+        self._observe("queue_wait_seconds", completed.queue_s, **by_model)
+        self._observe("model_seconds", completed.model_s, **by_model)
+        if isinstance(body, Embedding):
+            return
         by_mode = {**by_model, "mode": body.mode}
         self._count("predictions", **by_mode, client=client)
         if completed.disposition is not None:
@@ -370,9 +375,6 @@ class Metrics:
         self._observe("msp_ratio", body.msp, **by_mode)
         if body.is_auto:
             self._observe("auto_samples", body.samples, **by_model)
-        self._observe("decode_seconds", completed.decode_s, **by_model)
-        self._observe("queue_wait_seconds", completed.queue_s, **by_model)
-        self._observe("model_seconds", completed.model_s, **by_model)
 
     def count_decision(
         self,

@@ -26,7 +26,8 @@ def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
-    [("DEADLINE", "5", "EULERLORA_SERVE_DEADLINE: unknown setting"),
+    [("PORT", "8001", "EULERLORA_SERVE_PORT: unknown setting"),
+     ("DEADLINE", "5", "EULERLORA_SERVE_DEADLINE: unknown setting"),
      ("BODIES__MAX_BITES", "5", "unknown setting"), ("BODIES", "{}", "unknown setting"),
      ("DEADLINE_S", "soon", "deadline_s"), ("DEADLINE_S", "-1", "deadline_s"),
      ("ALLOWED_HOSTS", "https://clinic.example/", "allowed_hosts"),
@@ -41,6 +42,21 @@ def test_a_wrong_name_or_value_is_one_line_that_names_it(monkeypatch, name, valu
     with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
         settings_of_environment()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("service", ["", "SVC_", "DEADLINE_"])
+def test_variables_of_kubernetes_for_a_service_with_such_a_name_are_no_settings(
+    monkeypatch, service
+) -> None:
+    """As for the services eulerlora-serve, eulerlora-serve-svc and eulerlora-serve-deadline."""
+    links = {
+        "SERVICE_HOST": "10.0.0.7", "SERVICE_PORT": "80", "SERVICE_PORT_HTTP": "80",
+        "PORT": "tcp://10.0.0.7:80", "PORT_80_TCP": "tcp://10.0.0.7:80",
+        "PORT_80_TCP_PROTO": "tcp", "PORT_80_TCP_PORT": "80", "PORT_80_TCP_ADDR": "10.0.0.7",
+    }  # fmt: skip
+    for name, value in links.items():
+        monkeypatch.setenv(PREFIX + service + name, value)
+    assert settings_of_environment() == ServiceSettings()
 
 
 def test_the_defaults_are_consistent() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 
 from eulerlora.images.files import read_image
 from eulerlora.images.preprocess import network_input
@@ -43,13 +44,19 @@ def test_requests_are_refused_as_those_of_predict(
     refused(client.post(f"/embed{query}", content=body, headers=PNG), status, code)
 
 
-def test_features_need_a_key_and_are_not_counted_as_predictions(client, png) -> None:
+def test_features_need_a_key_and_are_counted_by_their_times_not_as_predictions(
+    client, png, monkeypatch
+) -> None:
+    monkeypatch.setattr("service.telemetry.metrics.CACHE_S", 0)
     assert needs_key("/embed")
 
-    def predictions() -> list[str]:
-        lines = client.get("/metrics").text.splitlines()
-        return [line for line in lines if line.startswith("eulerlora_predictions_total")]
+    def counts() -> list[float]:
+        families = text_string_to_metric_families(client.get("/metrics").text)
+        samples = {one.name: one.value for family in families for one in family.samples}
+        times = ("decode_seconds_count", "queue_wait_seconds_count", "model_seconds_count")
+        return [samples.get(f"eulerlora_{name}", 0) for name in (*times, "predictions_total")]
 
-    before = predictions()
-    assert client.post("/embed", files={"file": ("a", png)}).status_code == 200
-    assert predictions() == before
+    *times, predictions = counts()
+    response = client.post("/embed", files={"file": ("a", png)})
+    assert "queue;dur=" in response.headers["Server-Timing"]
+    assert counts() == [*(count + 1 for count in times), predictions]
