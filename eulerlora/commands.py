@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from eulerlora_client.commands.program import PATH, SHARE, SamplesParameter
 from eulerlora_contract.errors import ImageError, OutputPathError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
+from eulerlora_contract.processes import protect_memory
 from eulerlora_contract.sampling import AUTO, PRECISIONS, VIEWS
 
 if TYPE_CHECKING:
@@ -378,6 +380,8 @@ def sign_command(checkpoint: Path, key: Path) -> None:
     """
     from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign  # noqa: PLC0415
 
+    with suppress(OSError):
+        protect_memory()  # the private key
     sign(checkpoint, key)
     click.echo(checkpoint / SIGNATURE_FILE)
 

@@ -10,6 +10,9 @@ def main() -> None:
         # A request to reload, which would end the process until the service can handle it. First,
         # because the imports of the program take a moment.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    from eulerlora_contract.processes import module_path  # noqa: PLC0415
+
+    sys.path[:] = module_path()  # a `training/` or `service.py` of the working folder is not ours
     from eulerlora_client.commands import program  # noqa: PLC0415
 
     program.main()

@@ -10,8 +10,8 @@ import click
 
 from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, configure_openmp
 from eulerlora_client.commands.program import PATH
+from eulerlora_contract.processes import protect_memory
 from service.decoding.fork_server import FORK_SERVER
-from service.decoding.sandbox import protect_memory
 from service.telemetry.stderr import protect_stderr
 
 

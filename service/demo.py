@@ -1,15 +1,17 @@
 """The command `eulerlora demo`: a service, five pictures drawn by a program, and its answers."""
 
+import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+
+from eulerlora_contract.processes import start_python
 
 _PAGE = Path(__file__).with_name("page")
 _BLUR_PX = 8
@@ -17,6 +19,8 @@ _SKIN = (207, 153, 168)
 _POLL_S = 0.1
 _READY = re.compile(r"^serving .* on (http://\S+)$", re.MULTILINE)
 """The line of a service that is ready."""
+_MACHINE = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+"""The variables that the service gets beside its settings."""
 
 
 @click.command("demo", epilog="\b\nExample:\n  eulerlora demo")
@@ -64,9 +68,13 @@ def _running_service(log: Path) -> Iterator[str]:
     Raises:
         ClickException: If it ends before it is ready.
     """
-    command = [sys.executable, "-m", "eulerlora_client", "serve", "--port", "0"]
-    command += ["--log-format", "text"]
-    with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr) as process:
+    from service.settings import PREFIX  # noqa: PLC0415 - slow to import
+
+    arguments = ("serve", "--port", "0", "--log-format", "text")
+    names = [name for name in os.environ if name.startswith(PREFIX) or name in _MACHINE]
+    settings = {name: os.environ[name] for name in names}
+    start = partial(start_python, "eulerlora_client", *arguments, environment=settings)
+    with log.open("wb") as stderr, start(stderr=stderr) as process:
         try:
             while not (ready := _READY.search(log.read_text())):
                 if process.poll() is not None:

@@ -27,10 +27,11 @@ from eulerlora.model import choose_device
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import read_policy
 from eulerlora_contract.printable import printable
+from eulerlora_contract.processes import forget_variable
 from eulerlora_contract.sampling import PrecisionChoice
 from eulerlora_contract.settings import validated
 from service.app import create_app
-from service.audit.log import AuditLog, read_secret
+from service.audit.log import SECRET_VARIABLE, AuditLog, read_secret
 from service.auth.keys import Keys
 from service.decoding.pool import DecoderPool
 from service.http.middleware import MAX_HEADER_BYTES
@@ -185,6 +186,7 @@ def service_of(
     audit = None
     if options.audit is not None:
         secret = read_secret(options.audit_secret, os.environ)
+        forget_variable(SECRET_VARIABLE)
         audit = AuditLog(options.audit, secret, settings.audit_retention_months)
     lifecycle = Lifecycle(
         settings,

@@ -12,8 +12,6 @@ run.
 import argparse
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +25,7 @@ from torch import Tensor
 from eulerlora.checkpoint.files import CONFIG_FILE, DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.output_files import atomic_write, write_text
+from eulerlora_contract.processes import start_python
 from eulerlora_contract.sampling import MODES, Mode, Options, Views
 from studies.adaptation import adapter_ratio
 from training.calibration.thresholds import fit_temperature
@@ -90,18 +89,14 @@ def train(name: str, data: Path, out: Path) -> Path:
         return DEFAULT_CHECKPOINT
     folder = out / name
     if not (folder / CONFIG_FILE).exists():
-        command: list[str | Path] = [
-            Path(sys.executable).with_name("eulerlora"),
-            "train",
-            RECIPE,
-            "--variant",
-            name,
-        ]
-        command += ["--data", data, "--out", folder, "--no-evaluation", "--resume"]
+        words: list[str | Path] = ["train", RECIPE, "--variant", name]
+        words += ["--data", data, "--out", folder, "--no-evaluation", "--resume"]
         if CANDIDATES[name].general:
             weights = os.path.relpath(data / GENERAL_BACKBONE, RECIPE.parent)
-            command += ["--set", f"backbone.weights={weights}"]
-        subprocess.run(command, check=True)
+            words += ["--set", f"backbone.weights={weights}"]
+        with start_python("eulerlora_client", *map(str, words)) as process:
+            if process.wait():
+                raise SystemExit(f"the training of {name} failed")
     return folder
 
 

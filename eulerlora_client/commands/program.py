@@ -3,10 +3,12 @@
 Also the parameter types that commands share.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -102,10 +104,11 @@ class Program(click.Group):
         for entry_point in entry_points(group=self.entry_group, name=cmd_name):
             try:
                 command: click.Command = entry_point.load()
-            except ModuleNotFoundError as error:
-                if not entry_point.extras:
+            except (ImportError, AttributeError) as error:
+                reason = _reason(entry_point, error)
+                if reason is None:
                     raise
-                return _unavailable(cmd_name, _missing_extra(entry_point, error))
+                return _unavailable(cmd_name, reason)
             return command
         for requirement, names in OTHER_DISTRIBUTION.get(self.entry_group, {}).items():
             if cmd_name in names:
@@ -132,19 +135,50 @@ class Program(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             name = ctx.invoked_subcommand or ""
             for entry_point in entry_points(group=self.entry_group, name=name):
-                if entry_point.extras:
-                    raise click.ClickException(_missing_extra(entry_point, error)) from error
+                if (reason := _reason(entry_point, error)) is not None:
+                    raise click.ClickException(reason) from error
             raise
 
 
-def _missing_extra(entry_point: EntryPoint, error: ModuleNotFoundError) -> str:
+def _reason(entry_point: EntryPoint, error: ImportError | AttributeError) -> str | None:
+    """Why a command cannot be imported: a file hides a package, or an extra is not installed.
+
+    None for another reason.
+    """
+    for module in (error.name if isinstance(error, ImportError) else None, entry_point.module):
+        package = (module or "").partition(".")[0]
+        if package and (place := _hiding_place(package)) is not None:
+            return (
+                f"{place} hides the package {package} that {entry_point.name} requires; rename it, "
+                "or remove its folder from PYTHONPATH"
+            )
+    if not isinstance(error, ModuleNotFoundError) or not entry_point.extras:
+        return None
     return (
         f"{entry_point.name} requires the module {error.name}, which is not installed; "
         f"run: pip install 'eulerlora[{','.join(entry_point.extras)}]'"
     )
+
+
+def _hiding_place(package: str) -> Path | None:
+    """The file or folder that is imported as `package` from the working folder or PYTHONPATH.
+
+    None for a package from elsewhere, and from the folder of this program.
+    """
+    try:
+        spec = find_spec(package)
+    except ValueError:  # a module that was made without a file
+        return None
+    if spec is None or not (spec.has_location or spec.submodule_search_locations):
+        return None
+    file = Path(spec.origin or next(iter(spec.submodule_search_locations or ())))
+    place = file.parent if file.name == "__init__.py" else file
+    added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = {Path(folder).resolve() for folder in ("", *added)} - {Path(__file__).parents[2]}
+    return place if place.parent.resolve() in folders else None
 
 
 def _unavailable(name: str, reason: str) -> click.Command:

@@ -7,6 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import click
 
 from eulerlora_client.commands.program import INPUT_FILE
 from eulerlora_contract.printable import printable
+from eulerlora_contract.processes import protect_memory
 
 if TYPE_CHECKING:
     from service.audit.file import Record
@@ -48,6 +50,8 @@ _AFTER = click.option(
 @click.group("audit")
 def audit_command() -> None:
     """Inspect the audit log of a service."""
+    with suppress(OSError):
+        protect_memory()  # the secret
 
 
 @audit_command.command(

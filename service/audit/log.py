@@ -32,7 +32,7 @@ from service.audit.file import (
 )
 from service.auth.keys import warn_if_world_readable
 
-_VARIABLE = "EULERLORA_AUDIT_SECRET"
+SECRET_VARIABLE = "EULERLORA_AUDIT_SECRET"
 _MIN_BYTES = 32
 TRIAL_INTERVAL_S = 5.0  # of a log that cannot be written
 _RECORDED_FIELDS = {
@@ -66,8 +66,8 @@ def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
     """
     if file is None:
         source, secret = (
-            _VARIABLE,
-            environment.get(_VARIABLE, "").encode("utf-8", "surrogateescape"),
+            SECRET_VARIABLE,
+            environment.get(SECRET_VARIABLE, "").encode("utf-8", "surrogateescape"),
         )
     else:
         source = str(file)

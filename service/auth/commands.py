@@ -1,5 +1,6 @@
 """The commands `eulerlora keys new`, `eulerlora keys retire` and `eulerlora keys list`."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora_client.commands.program import PATH
+from eulerlora_contract.processes import protect_memory
 
 if TYPE_CHECKING:  # imported at run time only by the commands that need it
     from service.auth.keys import ActiveKey
@@ -19,6 +21,8 @@ _file_option = click.option("--file", "path", required=True, type=PATH, help="Th
 @click.group("keys")
 def keys_command() -> None:
     """Create, retire and list the API keys of the service's clients."""
+    with suppress(OSError):
+        protect_memory()  # a new key
 
 
 @keys_command.command(

@@ -5,19 +5,17 @@ environment. multiprocessing has such a process too; but it inherits the environ
 children unpickle what they are sent and can write to its resource tracker.
 """
 
-import os
 import socket
 import struct
 import subprocess
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
 
+from eulerlora_contract.processes import start_python
+
 _MODULE = "service.decoding.worker"
 """The program of the process; not imported here, because it imports torch."""
-_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME")
-"""The variables of the service that the process gets."""
 NUMBER = struct.Struct("!i")
 """A process id, and later the exit code of the process."""
 MAX_REQUEST_BYTES = 16 * 1024
@@ -58,14 +56,11 @@ class ForkServer:
         with self._lock:
             if self._control is None:
                 self._control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                environment = {
-                    name: os.environ[name] for name in _ENVIRONMENT if name in os.environ
-                }
-                environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
                 with remote:
-                    self._process = subprocess.Popen(
-                        [sys.executable, "-P", "-m", self._module, str(remote.fileno())],
-                        env=environment | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+                    self._process = start_python(
+                        self._module,
+                        str(remote.fileno()),
+                        environment={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         pass_fds=[remote.fileno()],

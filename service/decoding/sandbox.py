@@ -13,12 +13,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from eulerlora_contract.processes import protect_memory
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 LAST_DESCRIPTOR = 3
 """Standard streams, and the socket to the service."""
 
 # linux/prctl.h
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 # linux/landlock.h
 _CREATE_RULESET, _RESTRICT_SELF, _VERSION_FLAG = 444, 446, 1
@@ -92,21 +94,14 @@ def enter_sandbox() -> Sandbox:
     return sandbox
 
 
-def protect_memory() -> str:
-    """Makes memory, environment and files of this process unreadable for others of its user.
-
-    It also dumps no core.
-
-    Raises:
-        OSError: If the kernel refuses.
-    """
-    _call(LIBC.prctl, _PR_SET_DUMPABLE, 0, 0, 0, 0)
-    return "not dumpable"
-
-
 def end_with_parent(signal: int) -> None:
     """Makes the kernel send a signal to this process when its parent ends."""
     _call(LIBC.prctl, _PR_SET_PDEATHSIG, signal, 0, 0, 0)
+
+
+def _protect_memory() -> str:
+    protect_memory()
+    return "not dumpable"
 
 
 def _renounce_privileges() -> str:
@@ -165,7 +160,7 @@ def _filter_calls() -> str:
 
 MECHANISMS: dict[str, Callable[[], str]] = {
     "no_new_privileges": _renounce_privileges,
-    "not_dumpable": protect_memory,
+    "not_dumpable": _protect_memory,
     "landlock": _renounce_files,
     "limits": _limit_resources,
     "seccomp": _filter_calls,

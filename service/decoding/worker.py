@@ -68,8 +68,6 @@ def serve_forks(control: socket.socket) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with suppress(OSError):  # each decoder reports it
-        sandbox.protect_memory()
     warnings.simplefilter("ignore")  # Pillow's warnings about metadata; the result has its own
     torch.set_num_threads(1)
     ended, wake = os.pipe()

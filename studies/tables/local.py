@@ -19,12 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eulerlora_contract.processes import child_environment, python_command
+
 if TYPE_CHECKING:  # imports torch
     from studies.tables.table import TableRun
 
 LOCKED = "locked by another program"
 POLL_S = 0.2
+_MODULE = "studies.tables.local"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_VARIABLES = (
+    "CUDA_", "EULERLORA_CACHE", "HF_", "HTTPS_PROXY", "NO_PROXY", "NVIDIA_", "PYTORCH_", "TORCH_",
+    "XDG_CACHE_HOME", "https_proxy", "no_proxy",
+)  # fmt: skip
+"""How the variables begin that a training gets: of devices, caches and downloads."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +71,12 @@ class TrainingProcess:
 
 def training_of(run: "TableRun", data: Path, device: str) -> TrainingCommand:
     overrides = [part for override in run.recipe.overrides for part in ("--set", override)]
-    command = (
-        *(sys.executable, "-m", "eulerlora_client", "train", str(run.file)),
+    arguments = (
+        *("train", str(run.file)),
         *("--variant", str(run.recipe.variant), "--data", str(data), "--out", str(run.out)),
         *("--device", device, "--resume", *overrides),
     )
+    command = python_command("eulerlora_client", *arguments)
     return TrainingCommand(run.name, command, run.log, run.report_file)
 
 
@@ -78,12 +87,13 @@ def start_training(training: TrainingCommand, threads: int) -> TrainingProcess:
         BlockingIOError: If another program holds the lock on its log.
     """
     training.log.parent.mkdir(parents=True, exist_ok=True)
+    variables = {name: text for name, text in os.environ.items() if name.startswith(_VARIABLES)}
     with training.log.open("a") as log:
         log_offset = log.tell()
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process inherits the lock
         process = subprocess.Popen(
             training.command,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            env=child_environment(variables | {"OMP_NUM_THREADS": str(threads)}),
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # the scheduler forwards Ctrl-C
@@ -93,7 +103,7 @@ def start_training(training: TrainingCommand, threads: int) -> TrainingProcess:
 
 def bound_to_caller(command: Sequence[str]) -> tuple[str, ...]:
     """A command line that runs `command` until the calling thread ends."""
-    return (sys.executable, "-m", __name__, str(os.getpid()), *command)
+    return python_command(_MODULE, str(os.getpid()), *command)
 
 
 def train_all(runs: "Sequence[TableRun]", data: Path, devices: Sequence[str]) -> list[str]:

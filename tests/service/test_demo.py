@@ -1,6 +1,7 @@
 """`eulerlora demo`: five answers of a service that it starts and stops."""
 
 import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -9,7 +10,12 @@ from service.settings import PREFIX
 from tests.program import run
 
 
-def test_the_demonstration_prints_five_answers_and_stops_its_service() -> None:
+def test_the_demonstration_prints_five_answers_and_stops_its_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("resource", "json", "service", "training", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('foreign code ran')")
+    monkeypatch.chdir(tmp_path)
     done = run("demo")
     assert done.status == 0, done.err
     for name in ("even.jpg", "irregular.jpg", "out-of-focus.jpg", "house.jpg", "blank.png"):

@@ -188,7 +188,13 @@ def load(dataset: Dataset[Any], workers: int, **options: Any) -> Iterator[Any]:
     ends raises an error in this process, at any place and before the run can save its state.
     Workers therefore ignore SIGINT, and SIGTERM unless this process sends it.
     """
-    loader = DataLoader(dataset, num_workers=workers, worker_init_fn=_obey_parent, **options)
+    loader = DataLoader(
+        dataset,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,  # starts no interpreter
+        worker_init_fn=_obey_parent,
+        **options,
+    )
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # which workers inherit
     try:
         batches = iter(loader)

@@ -32,6 +32,7 @@ from eulerlora_contract.errors import (
 )
 from eulerlora_contract.output_files import remove_leftovers, storage_errors
 from eulerlora_contract.printable import printable
+from eulerlora_contract.processes import child_environment
 from eulerlora_contract.sampling import Precision
 from eulerlora_contract.settings import Settings
 from training.data.images import ImageParts, OodSet
@@ -306,6 +307,7 @@ def _current_commit() -> str | None:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             cwd=Path(__file__).parent,
+            env=child_environment(),
             capture_output=True,
             text=True,
             check=True,

@@ -1,5 +1,6 @@
 """The program: commands, missing extras, exit status and one-line errors."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -183,6 +184,47 @@ def test_a_command_that_lacks_a_library_names_its_extra(
     done = run("work")
     assert (done.status, done.out) == (1, "")
     assert done.err == LINE + "run: pip install 'eulerlora[serve]'\n"
+
+
+HIDING = {
+    "training/__init__.py": "train",  # such as a folder of pictures with a stray module
+    "service.py": "serve",
+    "eulerlora.py": "predict",
+}
+
+
+@pytest.fixture(params=HIDING)
+def hiding(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    """A file that has the name of a package, and a command that needs the package."""
+    file = tmp_path / request.param
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("raise SystemExit('foreign code ran')")
+    return file, HIDING[request.param]
+
+
+def test_a_file_of_the_working_folder_hides_no_package(hiding: tuple[Path, str], tmp_path) -> None:
+    _, command = hiding
+    done = subprocess.run(
+        [sys.executable, "-m", "eulerlora_client", command, "--help"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage:")
+
+
+def test_a_file_that_hides_a_package_is_named(hiding: tuple[Path, str], tmp_path) -> None:
+    file, command = hiding
+    file.write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "eulerlora_client", command, "--help"],
+        cwd="/", env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    place = file.parent if file.name == "__init__.py" else file
+    assert f"{place} hides the package {place.stem}" in line
+    assert "install" not in line
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import signal
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eulerlora_contract.processes import python_command
 from studies.tables import local, ray_cluster
 from studies.tables.local import TrainingCommand, train_all, training_of
 from studies.tables.table import TableRun, read_table, runs_of
@@ -196,7 +196,7 @@ def test_a_run_survives_a_killed_program_and_is_not_started_twice(
 def test_the_training_command_repeats_the_settings_and_resumes(tmp_path: Path) -> None:
     run = runs_of(read_table("cifar10"), [42], ["training.workers=2"], tmp_path)[0]
     assert training_of(run, Path("data"), "cuda:1").command == (
-        sys.executable, "-m", "eulerlora_client", "train", str(read_table("cifar10").recipe_path),
+        *python_command("eulerlora_client", "train"), str(read_table("cifar10").recipe_path),
         "--variant", "single", "--data", "data", "--out", str(run.out),
         "--device", "cuda:1", "--resume", "--set", "training.workers=2", "--set", "seed=42",
     )  # fmt: skip
