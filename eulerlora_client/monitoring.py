@@ -2,11 +2,11 @@
 
 Both use sequential tests and bounds of the probability of an event, by bets against a hypothesis.
 A bettor stakes a share c of the capital on every trial, at odds that are fair if the event has
-probability p. The capital multiplies by 1 + lambda (x - p) with lambda = c / p and x in {0, 1}: by
-1 + c (1 - p) / p after an event and by 1 - c otherwise. Its expectation does not grow if the
-probability of every trial, given the trials before, is at most p, however the trials depend on each
-other (Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting, JRSS B 86,
-2024). A mixture over stakes needs no knowledge of the true probability.
+probability p. The capital multiplies by 1 - c + c x / p with x in [0, 1], the share of a trial's
+pictures that show the event. Its expectation does not grow if that of x, given the trials before,
+is at most p (Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting, JRSS
+B 86, 2024). Pictures of one lesion resemble each other, so that a trial is a lesion or a block of
+pictures, never a picture. A mixture over stakes needs no knowledge of the true probability.
 
 The stake c is optimal (Kelly) for the probability p + c (1 - p).
 """
@@ -14,7 +14,7 @@ The stake c is optimal (Kelly) for the probability p + c (1 - p).
 import csv
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -89,27 +89,25 @@ class ChangeTest:
     probability at most n / A (Shin, Ramdas and Rinaldo, arXiv:2203.03532, 2022). M is at least
     the sum of a start at any time: a long time without a change does not delay the alarm.
 
-    State: a log per stake and two counters. A trial without an event costs nothing, because the sum
+    State: a log per stake and a counter. A trial without an event costs nothing, because the sum
     over such trials has a closed form.
     """
 
     def __init__(self) -> None:
-        self.events = 0
         self._trials = 0  # the trial up to which the sums are complete
         self._log_sums = [-math.inf] * len(STAKES)
 
-    def record_event(self, trial: int, tolerated: float) -> None:
-        """Records an event in a trial, counted from 1; the trials since the last event had none.
+    def record(self, trial: int, ratio: float) -> None:
+        """Records a trial with events, counted from 1; the trials since the last one had none.
 
-        `tolerated` is its highest tolerated probability, above 0.
+        `ratio`, above 0: the share of its pictures with the event over the highest tolerated one.
         """
         sums = self._after_quiet_trials(trial - 1)
         self._log_sums = [
-            _log_add_exp(0.0, value) + _log_gain(stake, tolerated)
+            _log_add_exp(0.0, value) + math.log1p(stake * (ratio - 1))
             for stake, value in zip(STAKES, sums, strict=True)
         ]
         self._trials = trial
-        self.events += 1
 
     def log_statistic(self, trials: int) -> float:
         """The log of the statistic after `trials` trials; -inf at the start."""
@@ -176,7 +174,11 @@ def _last_true(condition: Callable[[float], bool]) -> float:
 
 
 PICTURES_PER_FALSE_ALARM = 1_000_000
-"""Mean number of pictures to an alarm without a shift, at least."""
+"""Mean number of pictures to an alarm without a shift, at least, if blocks are independent."""
+BLOCK = 8
+"""Consecutive pictures of a trial. Pictures of one lesion come close together: as trials of their
+own, four equal ones would raise a false alarm within a few hundred pictures.
+"""
 
 _CALIBRATION_CONFIDENCE = 0.99
 _TOLERATED_ODDS_RATIO = 1.25
@@ -204,9 +206,10 @@ class EventRate:
 class ShiftMonitor:
     """Tests several signals of a stream of pictures for a shift; stores nothing per picture.
 
-    A picture shows at most one of the events of a signal. Every event has a `ChangeTest`. An alarm
-    needs a statistic of PICTURES_PER_FALSE_ALARM times the number of tests (Bonferroni), weighted
-    so that all signals count alike. An alarm stays on.
+    A picture shows at most one of the events of a signal. Every event has a `ChangeTest`, whose
+    trials are blocks of BLOCK pictures with the signal. An alarm needs a statistic of
+    PICTURES_PER_FALSE_ALARM / BLOCK times the number of tests (Bonferroni), weighted so that all
+    signals count alike. An alarm stays on.
 
     Args:
         signals: The rates of the events of each signal, by name, for the usual options.
@@ -218,13 +221,15 @@ class ShiftMonitor:
         signals: Mapping[str, Sequence[EventRate]],
         labels: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
-        limit = PICTURES_PER_FALSE_ALARM * len(signals)
-        self._limit = limit
+        self._limit = PICTURES_PER_FALSE_ALARM / BLOCK * len(signals)
         self._labels = labels
         self._rates = dict(signals)  # for the options of the last picture
         self._tests = {name: [ChangeTest() for _ in rates] for name, rates in signals.items()}
         self._pictures = 0
         self._counts: Counter[str] = Counter()  # of the pictures with a signal
+        self._events = {name: Counter[int]() for name in signals}
+        # By event, the sum of 1 / tolerated over the pictures of the current block that show it.
+        self._blocks = {name: defaultdict[int, float](float) for name in signals}
         self._alarms: set[str] = set()
 
     @property
@@ -244,10 +249,18 @@ class ShiftMonitor:
             self._counts[name] += 1
             self._rates[name] = rates[name]
             if event is not None:
-                test = self._tests[name][event]
-                test.record_event(self._counts[name], rates[name][event].tolerated)
-                if self._log_evidence(name, test) >= math.log(self._limit):
-                    self._alarms.add(name)
+                self._events[name][event] += 1
+                self._blocks[name][event] += 1 / rates[name][event].tolerated
+            if self._counts[name] % BLOCK == 0:
+                self._complete_block(name)
+
+    def _complete_block(self, name: str) -> None:
+        tests, trials = self._tests[name], self._counts[name] // BLOCK
+        for event, total in self._blocks[name].items():
+            tests[event].record(trials, total / BLOCK)
+            if self._log_evidence(name, tests[event]) >= math.log(self._limit):
+                self._alarms.add(name)
+        self._blocks[name].clear()
 
     def state(self) -> ModelShift:
         return ModelShift(
@@ -258,16 +271,20 @@ class ShiftMonitor:
         )
 
     def _signal(self, name: str) -> ShiftSignal:
-        """By the event with the most evidence: log10(1 + M / N), M of `ChangeTest`, N events."""
-        tests, labels = self._tests[name], self._labels.get(name)
+        """By the event with the most evidence: log10(1 + M / N), M of `ChangeTest`, N events.
+
+        Before the first block is complete, by the one that exceeds its rate most.
+        """
+        tests, labels, rates = self._tests[name], self._labels.get(name), self._rates[name]
+        counts = self._events[name]
         evidence = [self._log_evidence(name, test) for test in tests]
-        event = evidence.index(max(evidence))
-        rate = self._rates[name][event]
+        event = max(range(len(tests)), key=lambda e: (evidence[e], counts[e] / rates[e].tolerated))
+        rate = rates[event]
         return ShiftSignal(
             name=name,
             label=None if labels is None else labels[event],
             pictures=self._counts[name],
-            rate=tests[event].events / max(self._counts[name], 1),
+            rate=counts[event] / max(self._counts[name], 1),
             expected=rate.expected,
             tolerated=rate.tolerated,
             evidence=_log_add_exp(0.0, evidence[event]) / math.log(10),
@@ -275,7 +292,8 @@ class ShiftMonitor:
         )
 
     def _log_evidence(self, name: str, test: ChangeTest) -> float:
-        return test.log_statistic(self._counts[name]) - math.log(len(self._tests[name]))
+        trials = self._counts[name] // BLOCK
+        return test.log_statistic(trials) - math.log(len(self._tests[name]))
 
 
 _LOG_START = b'{"format":'

@@ -111,7 +111,7 @@ def trials_seen(events: list[bool], tolerated: float) -> ChangeTest:
     test = ChangeTest()
     for trial, event in enumerate(events, start=1):
         if event:
-            test.record_event(trial, tolerated)
+            test.record(trial, 1 / tolerated)
     return test
 
 
@@ -148,7 +148,7 @@ def test_false_alarms_are_as_rare_as_stated_when_events_depend_on_each_other() -
             event = random_numbers.random() < probability
             probability = 0.05 if event else 0.1  # never above the tolerated one
             if event:
-                test.record_event(trial, 0.1)
+                test.record(trial, 1 / 0.1)
                 if test.log_statistic(trial) >= math.log(limit):
                     alarms += 1
                     break
@@ -162,7 +162,7 @@ def test_a_long_quiet_time_does_not_delay_the_alarm() -> None:
         test = ChangeTest()
         for trial, event in enumerate(change, start=1):
             if event:
-                test.record_event(quiet + trial, 0.1)
+                test.record(quiet + trial, 1 / 0.1)
             if test.log_statistic(quiet + trial) >= math.log(1e6):
                 delays.append(trial)
                 break
@@ -172,6 +172,6 @@ def test_a_long_quiet_time_does_not_delay_the_alarm() -> None:
 def test_a_shift_of_any_length_does_not_overflow() -> None:
     test = ChangeTest()
     for trial in range(1, 5001):
-        test.record_event(trial, 0.001)
+        test.record(trial, 1 / 0.001)
     assert 5000 < test.log_statistic(5000) < math.inf
     assert math.isfinite(test.log_statistic(10_000_000))

@@ -4,7 +4,12 @@ import random
 
 import pytest
 
-from eulerlora_client.monitoring import PICTURES_PER_FALSE_ALARM, EventRate, ShiftMonitor
+from eulerlora_client.monitoring import (
+    BLOCK,
+    PICTURES_PER_FALSE_ALARM,
+    EventRate,
+    ShiftMonitor,
+)
 
 FLAG = (EventRate.calibrated(0.05, 1000),)
 SHARES = (0.7, 0.2, 0.1, 0.0)
@@ -12,12 +17,16 @@ LABELS = tuple(EventRate.calibrated(share, 1000) for share in SHARES)
 RATES = {"flag": FLAG, "label": LABELS}
 
 
-def pictures_to_alarm(share: float, shares: tuple[float, ...], seed: int, pictures: int) -> int:
-    """0 without an alarm."""
+def pictures_to_alarm(
+    share: float, shares: tuple[float, ...], seed: int, pictures: int, per_lesion: int = 1
+) -> int:
+    """0 without an alarm. All `per_lesion` consecutive pictures of a lesion are equal."""
     random_numbers, monitor = random.Random(seed), ShiftMonitor(RATES)
+    first = random_numbers.randrange(per_lesion)  # blocks do not begin with a lesion
     for picture in range(1, pictures + 1):
-        flag = 0 if random_numbers.random() < share else None
-        label = random_numbers.choices(range(len(shares)), shares)[0]
+        if picture == 1 or (picture + first) % per_lesion == 0:
+            flag = 0 if random_numbers.random() < share else None
+            label = random_numbers.choices(range(len(shares)), shares)[0]
         monitor.record({"flag": flag, "label": label}, RATES)
         if monitor.alarm:
             return picture
@@ -28,35 +37,61 @@ def test_pictures_like_the_calibration_images_give_no_alarm() -> None:
     assert not any(pictures_to_alarm(0.05, SHARES, seed, 2000) for seed in range(10))
 
 
+@pytest.mark.parametrize("per_lesion", [2, 3, 4, 8])
+def test_equal_pictures_of_each_lesion_give_no_alarm(per_lesion: int) -> None:
+    assert not any(pictures_to_alarm(0.05, SHARES, seed, 5000, per_lesion) for seed in range(10))
+
+
 @pytest.mark.parametrize("share", [0.5, 0.7, 1.0])
-def test_an_alarm_follows_within_100_pictures_if_half_of_them_are_flagged(share: float) -> None:
-    counts = [pictures_to_alarm(share, SHARES, seed, 100) for seed in range(50)]
+def test_an_alarm_follows_within_160_pictures_if_half_of_them_are_flagged(share: float) -> None:
+    counts = [pictures_to_alarm(share, SHARES, seed, 160) for seed in range(50)]
     assert all(counts)
-    assert sorted(counts)[25] <= 40
+    assert sorted(counts)[25] <= 80
 
 
 def test_labels_that_did_not_occur_in_calibration_give_an_alarm() -> None:
-    assert pictures_to_alarm(0.05, (0.5, 0.1, 0.1, 0.3), seed=0, pictures=100)
+    assert pictures_to_alarm(0.05, (0.5, 0.1, 0.1, 0.3), seed=0, pictures=200)
 
 
 def test_a_state_has_the_rates_of_the_event_with_the_most_evidence() -> None:
     monitor = ShiftMonitor(RATES, {"label": "abcd"})
-    for label in (0, 3, 3, 0):
+    for label in (0, 3, 3, 0) * (BLOCK // 4):
         monitor.record({"label": label, "flag": None}, RATES)
-    monitor.record({"flag": 0}, RATES)
+    for _ in range(BLOCK // 4):
+        monitor.record({"flag": 0}, RATES)
     state = monitor.state()
     flag, label = state.signals
-    assert (flag.name, flag.pictures, flag.rate) == ("flag", 5, 0.2)
-    assert (label.name, label.label, label.pictures, label.rate) == ("label", "d", 4, 0.5)
+    assert (flag.name, flag.pictures, flag.rate) == ("flag", BLOCK * 5 // 4, 0.2)
+    assert (label.name, label.label, label.pictures, label.rate) == ("label", "d", BLOCK, 0.5)
     assert (label.expected, label.tolerated) == (0.0, LABELS[3].tolerated)
     assert label.evidence > flag.evidence > 0
-    assert state.pictures == 5
+    assert state.pictures == BLOCK * 5 // 4
+
+
+def test_pictures_of_an_incomplete_block_are_no_evidence_yet() -> None:
+    monitor = ShiftMonitor({"flag": FLAG})
+    for _ in range(BLOCK - 1):
+        monitor.record({"flag": 0}, {"flag": FLAG})
+    assert monitor.state().signals[0].evidence == 0
+    monitor.record({"flag": 0}, {"flag": FLAG})
+    assert monitor.state().signals[0].evidence > 0
+
+
+def test_pictures_of_a_block_count_by_the_rates_of_their_own_options() -> None:
+    other = (EventRate(0.5, 0.5),)
+    monitor = ShiftMonitor({"flag": other})
+    for _ in range(BLOCK):
+        monitor.record({"flag": 0}, {"flag": other})
+    usual = ShiftMonitor({"flag": FLAG})
+    for _ in range(BLOCK):
+        usual.record({"flag": 0}, {"flag": FLAG})
+    assert monitor.state().signals[0].evidence < usual.state().signals[0].evidence
 
 
 def test_an_alarm_is_set_at_the_limit_and_stays_on() -> None:
     monitor = ShiftMonitor({"flag": FLAG})
     alarms, evidence = [], []
-    for event in [0] * 20 + [None] * 2000:
+    for event in [0] * 10 * BLOCK + [None] * 2000 * BLOCK:
         monitor.record({"flag": event}, {"flag": FLAG})
         (signal,) = monitor.state().signals
         alarms.append(signal.alarm)
@@ -70,8 +105,8 @@ def test_an_alarm_is_set_at_the_limit_and_stays_on() -> None:
 
 def test_more_signals_need_more_evidence() -> None:
     one, two = (ShiftMonitor(rates).state() for rates in ({"flag": FLAG}, RATES))
-    assert 10**one.limit == pytest.approx(PICTURES_PER_FALSE_ALARM, rel=1e-5)
-    assert 10**two.limit == pytest.approx(2 * PICTURES_PER_FALSE_ALARM, rel=1e-5)
+    assert 10**one.limit == pytest.approx(PICTURES_PER_FALSE_ALARM / BLOCK, rel=1e-4)
+    assert 10**two.limit == pytest.approx(2 * PICTURES_PER_FALSE_ALARM / BLOCK, rel=1e-4)
 
 
 def test_a_monitor_without_signals_counts_pictures() -> None:

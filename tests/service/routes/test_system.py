@@ -75,15 +75,15 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
 def test_a_shift_appears_in_the_details_the_metrics_and_the_answers(model, png) -> None:
     flagged = model.config.thresholds[0].model_copy(update={"msp": 1.0, "kept": 0.95})
     with TestClient(app_of(with_thresholds(model, flagged))) as client:
-        answers = [client.post("/predict", content=png, headers=PNG).json() for _ in range(30)]
+        answers = [client.post("/predict", content=png, headers=PNG).json() for _ in range(80)]
         shift = client.get("/models/tiny").json()["shift"]
         metrics = client.get("/metrics").text
     codes = [[warning["code"] for warning in answer["warnings"]] for answer in answers]
     assert "distribution_shift" not in codes[0]
     assert "distribution_shift" in codes[-1]
-    assert (shift["pictures"], shift["alarm"]) == (30, True)
+    assert (shift["pictures"], shift["alarm"]) == (80, True)
     (signal,) = (signal for signal in shift["signals"] if signal["name"] == "msp")
-    assert (signal["pictures"], signal["rate"], signal["alarm"]) == (30, 1.0, True)
+    assert (signal["pictures"], signal["rate"], signal["alarm"]) == (80, 1.0, True)
     assert signal["evidence"] >= shift["limit"]
     assert 'eulerlora_shift_alarm{model="tiny",signal="msp"} 1.0' in metrics
 

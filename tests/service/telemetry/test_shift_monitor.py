@@ -120,7 +120,7 @@ def test_a_prediction_with_auto_samples_has_the_thresholds_of_auto(make_model) -
 def test_an_alarm_adds_a_warning_that_names_the_data_and_the_command(make_model) -> None:
     model = make_model(FULL)
     monitors = ShiftMonitors(lambda: {"tiny": model})
-    for _ in range(30):
+    for _ in range(80):
         assert monitors.warnings("tiny", "sha256:1") == () or monitors.states()["tiny"].alarm
         monitors.record(prediction(distance=4.0))
     (warning,) = monitors.warnings("tiny", "sha256:1")
@@ -136,7 +136,7 @@ def test_an_alarm_adds_a_warning_that_names_the_data_and_the_command(make_model)
 def test_a_new_revision_starts_anew_and_answers_of_the_old_one_do_not_count(make_model) -> None:
     served = {"tiny": make_model(FULL)}
     monitors = ShiftMonitors(lambda: served)
-    for _ in range(30):
+    for _ in range(80):
         monitors.record(prediction(distance=4.0))
     assert monitors.warnings("tiny", "sha256:1")
     served["tiny"] = make_model(FULL, revision="sha256:2")
