@@ -34,6 +34,11 @@ class FileKind:
 
 _IPHONE = "on an iPhone choose Settings > Camera > Formats > Most Compatible, or export it as JPEG"
 _RAW = "export it as JPEG from the camera or its program"
+DICOM = FileKind(
+    "a DICOM file",
+    r".{128}DICM",
+    "only a service whose operator allows DICOM reads it; export it as JPEG or PNG",
+)
 KINDS = (
     FileKind("an AVIF image", r".{4}ftyp(?:avi[fs]|.{8}(?:.{4}){0,8}avi[fs])"),
     FileKind("a HEIC photograph", r".{4}ftyp(?:hei[cxms]|hev[cxms]|heif|mif1|msf1)", _IPHONE),
@@ -56,11 +61,7 @@ KINDS = (
     FileKind("an icon", r"\0\0[\x01\x02]\0"),
     FileKind("an OpenEXR image", r"v/1\x01"),
     FileKind("a Netpbm image", r"P[1-7]\s"),
-    FileKind(
-        "a DICOM file",
-        r".{128}DICM",
-        "only a service whose operator allows DICOM reads it; export it as JPEG or PNG",
-    ),
+    DICOM,
     FileKind("a ZIP archive", r"PK\x03\x04", "extract the images"),
     FileKind("a web page", r"\s*<(?:!DOCTYPE [Hh]|!doctype h|html)", "save the image itself"),
     FileKind("a Git LFS pointer", r"version https:\/\/git-lfs", "fetch it with git lfs pull"),

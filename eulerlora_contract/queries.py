@@ -9,11 +9,20 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    WithJsonSchema,
 )
 from pydantic.json_schema import SkipJsonSchema
 
 from eulerlora_contract.answers import WireModel
-from eulerlora_contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode, Views
+from eulerlora_contract.sampling import (
+    AUTO,
+    MAX_SAMPLES,
+    MAX_SEED,
+    SAMPLES_PATTERN,
+    Auto,
+    Mode,
+    Views,
+)
 
 
 def _plain_digits(value: object) -> object:
@@ -51,6 +60,8 @@ _Samples = Annotated[
     Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | Auto,
     Field(union_mode="left_to_right"),
     BeforeValidator(_auto_or_digits),
+    # A union of a number and a word in a query cannot be sent by clients of OpenAPI Generator.
+    WithJsonSchema({"type": "string", "pattern": SAMPLES_PATTERN, "example": "4"}),
 ]
 _ViewsParameter = Annotated[Views, BeforeValidator(_views)]
 

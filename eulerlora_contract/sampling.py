@@ -15,6 +15,8 @@ AUTO: Auto = "auto"
 """In place of a number of samples: rounds of 1, 2 and 4 samples until the decisions are settled."""
 
 MAX_SAMPLES = 64
+SAMPLES_PATTERN = r"^(auto|[1-9]|[1-5][0-9]|6[0-4])$"
+"""A number of samples, or AUTO, as text."""
 DEFAULT_SAMPLES = 4
 AUTO_ROUNDS = (1, 2, DEFAULT_SAMPLES)
 """Samples per adapter after each round of `auto`."""

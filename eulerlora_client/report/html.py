@@ -94,7 +94,7 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
         .generate(
             rows=ranked_rows,
             counts=counts_by_status(ranked_rows),
-            lesions=len(first_of_lesions([row for row in ranked_rows if row.lesion is not None])),
+            lesions=len(first_of_lesions(ranked_rows)),
             name_ranks={name: rank for rank, name in enumerate(by_name)},
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,

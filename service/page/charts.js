@@ -103,13 +103,15 @@ export function classTable(classes) {
       ),
     ),
   );
-  return html(
+  const caption = "Mean over all passes, and range";
+  const table = html(
     "table",
     {},
-    html("caption", {}, "Mean over all passes, and range"),
+    html("caption", {}, caption),
     html("thead", {}, html("tr", {}, head)),
     html("tbody", {}, rows),
   );
+  return html("div", { class: "frame", tabindex: 0, role: "group", "aria-label": caption }, table);
 }
 
 /** A legend entry: colour and pattern, value, and meaning. */

@@ -55,6 +55,14 @@ export const UNREADABLE_FILE = {
 };
 /** The problem of a file that is not read; `kind`: what it is, if that is known. */
 export function noImage(kind) {
+  if (kind?.is_read) {
+    return {
+      code: "metadata_kept",
+      status: 415,
+      title: "The metadata cannot be removed",
+      detail: `this is ${kind.name}, whose metadata this page cannot remove; the file was not sent`,
+    };
+  }
   const what = kind === undefined ? "" : `; this is ${kind.name}: ${kind.advice}`;
   return {
     code: "unsupported_media",
@@ -82,6 +90,7 @@ const ADVICE = {
   body_too_large: "Export a smaller image, or a JPEG file, and add it again.",
   upload_too_slow: "Retry on a faster connection, or with a smaller file.",
   unsupported_media: "Export the image as JPEG, PNG or WebP and add it again.",
+  metadata_kept: "Switch off “Remove metadata from the files”, and add the file again.",
   invalid_upload: "Export or take the image again and add it.",
   unreadable_file: "Add the file again; add the files of a folder instead of the folder.",
   unusable_image: "Export or take the image again and add it.",

@@ -1,6 +1,7 @@
 """The OpenAPI document: the description of the interface, and the responses of its routes."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
@@ -118,23 +119,32 @@ def documented(
 def complete_openapi(app: FastAPI, schemas: Mapping[str, Mapping[str, Any]]) -> None:
     """Adds schemas to the OpenAPI document of an application whose routes are complete.
 
-    Generators of clients do not read `const`: it becomes an `enum` of one value.
+    Generators of clients do not read `const`: it becomes an `enum` of one value. They take an
+    integer without a format as one of 32 bits, which a seed overflows, and a number as one with 24
+    bits of precision: each gets a format.
     """
     document = app.openapi()
-    document["components"]["schemas"].update(schemas)
-    app.openapi_schema = _without_const(document)
+    documented_schemas = document["components"]["schemas"]
+    documented_schemas.update(schemas)
+    for name, schema in documented_schemas.items():
+        if "enum" in schema:  # constants share one scope in Go, and two enums have `unfamiliar`
+            schema["x-enum-varnames"] = [f"{name}_{value}".upper() for value in schema["enum"]]
+    app.openapi_schema = _for_generators(document)
 
 
-def _without_const(value: Any) -> Any:
+def _for_generators(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_const(entry) for entry in value]
+        return [_for_generators(entry) for entry in value]
     if not isinstance(value, dict):
         return value
-    values = {name: _without_const(entry) for name, entry in value.items()}
-    if isinstance(values.get("const"), dict):  # a property of this name
-        return values
-    if "const" in values:
+    values = {name: _for_generators(entry) for name, entry in value.items()}
+    if "const" in values and not isinstance(values["const"], dict):  # no property of this name
         values["enum"] = [values.pop("const")]
+    if values.get("type") == "integer":
+        greatest = values.get("maximum", max(values.get("enum", [math.inf])))
+        values.setdefault("format", "int32" if greatest < 2**31 else "int64")
+    if values.get("type") == "number":
+        values.setdefault("format", "double")
     return values
 
 

@@ -17,7 +17,7 @@ from typing import Self
 from fastapi import APIRouter, HTTPException, Request, Response
 from jinja2 import Environment, StrictUndefined
 
-from eulerlora_client.image_formats import KINDS, SNIFFED_BYTES
+from eulerlora_client.image_formats import DICOM, KINDS, SNIFFED_BYTES
 from eulerlora_contract.policy import results as texts
 from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_policy
 
@@ -156,12 +156,17 @@ def page_files(
         is_audited=is_audited,
         reads_dicom=reads_dicom,
         policy=policy,
-        file_kinds={"length": SNIFFED_BYTES, "kinds": [asdict(kind) for kind in KINDS]},
+        file_kinds={"length": SNIFFED_BYTES, "kinds": _kinds(reads_dicom)},
         measured=measured_rows(policy),
         performance=texts.performance(policy),
         texts=texts,
     )
     return by_name | {_INDEX: PageFile.of(page.encode(), index.media_type)}
+
+
+def _kinds(reads_dicom: bool) -> list[dict[str, object]]:
+    """The kinds of files whose metadata the page cannot remove, and which of them are answered."""
+    return [{**asdict(kind), "is_read": reads_dicom and kind is DICOM} for kind in KINDS]
 
 
 def measured_rows(policy: Policy) -> list[MeasuredRow]:

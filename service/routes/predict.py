@@ -37,7 +37,7 @@ UPLOAD: dict[str, Any] = {
 UPLOADS: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": _form(FILES_PART, {"type": "array", "items": _BINARY, "minItems": 1}),
+        "content": _form(FILES_PART, {"type": "array", "items": _BINARY}),
     }
 }
 

@@ -44,7 +44,7 @@ def file(data: bytes = content) -> File:
 
 answer = triage.sync(client=client, body=TriageFilesBody(file()))
 diagnosis = DecisionRequest(answer.prediction.request_id, diagnosis="nv")
-stoch = {"mode": PredictMode.STOCH, "samples": 2}
+stoch = {"mode": PredictMode.STOCH, "samples": "2"}
 answers = {
     "predict": predict.sync(client=client, body=PredictFilesBody(file()), **stoch),
     "raw body": predict.sync(client=client, body=file(), samples="auto", mode=PredictMode.STOCH),

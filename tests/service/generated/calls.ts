@@ -23,7 +23,7 @@ const isExact: Equal<Triage, TriageResult> = true; // no union with the FHIR ans
 const kind: FhirBundle["resourceType"] = "Bundle";
 
 async function main(): Promise<void> {
-  const predicted = await api.predict({ body: { file: file() }, query: { mode: "stoch", samples: 2 } });
+  const predicted = await api.predict({ body: { file: file() }, query: { mode: "stoch", samples: "2" } });
   const prediction: Prediction = predicted.data!;
   const triage = (await api.triage({ body: { file: file() } })).data!;
   const refused = await api.predict({ body: { file: file(text) } });

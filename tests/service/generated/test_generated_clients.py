@@ -1,19 +1,22 @@
 """Clients that public generators make of the OpenAPI document call every operation.
 
 The generators are installed into a temporary folder: their requirements contradict those of other
-tests, and the second one is a package of npm. Without an index of packages the tests are skipped.
+tests, one is a package of npm and one a Java program. Without an index of packages, or a compiler
+of the language (Debian: default-jdk-headless and libhttpmime-java, golang-go), tests are skipped.
 """
 
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 
 from eulerlora.model import EulerLoRA
 from service.audit.log import AuditLog
@@ -27,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 PYTHON_GENERATOR = "openapi-python-client==0.29.1"
+OPENAPI_GENERATOR = "openapi-generator-cli==7.26.0"
 NPM_PACKAGES = ("@hey-api/openapi-ts@0.95.0", "typescript@5.9.3")
 SUCCESS = {
     "predict": "Prediction",
@@ -128,3 +132,76 @@ def test_a_generated_typescript_client_calls_every_operation(
     assert (answers["unsupported_media"], answers["unknown_model"]) == (
         "unsupported_media", "unknown_model"
     )  # fmt: skip
+
+
+def openapi_generator(language: str, document: Path, target: Path, folder: Path) -> Path:
+    """Generates a client by OpenAPI Generator; returns the generator's Java archive."""
+    wheel = ("--no-deps", "--target", folder / "generator", OPENAPI_GENERATOR)
+    install(sys.executable, "-m", "pip", "install", "--quiet", *wheel, folder=folder)
+    archive = folder / "generator" / "openapi_generator_cli" / "openapi-generator.jar"
+    options = {
+        "java": ("--library", "native", "--additional-properties", "openApiNullable=false"),
+        "go": ("--additional-properties", "withGoMod=false"),
+    }[language]
+    generate = ("java", "-jar", archive, "generate", "-g", language, "-i", document, "-o", target)
+    output(*generate, *options, folder=folder)
+    return archive
+
+
+def java_client(document: Path, folder: Path) -> list[object]:
+    """Compiles `Calls.java` with a generated client; returns the command that runs it."""
+    libraries = [Path("/usr/share/java", f"http{name}.jar") for name in ("mime", "client", "core")]
+    if shutil.which("javac") is None or not all(map(Path.exists, libraries)):
+        pytest.skip("requires a Java compiler and libhttpmime-java")
+    client = folder / "client"
+    archive = openapi_generator("java", document, client, folder)  # it has Jackson
+    annotations = folder / "javax" / "annotation"
+    annotations.mkdir(parents=True)
+    for name in ("Generated", "Nonnull", "Nullable"):  # used by the client, in no Java 17
+        (annotations / f"{name}.java").write_text(
+            f"package javax.annotation;\npublic @interface {name} "
+            '{ String[] value() default {}; String date() default ""; '
+            'String comments() default ""; }\n',
+            encoding="utf-8",
+        )
+    logging = Path("/usr/share/java/commons-logging.jar")
+    path = ":".join(map(str, (folder / "classes", archive, *libraries, logging)))
+    sources = [*(client / "src" / "main").rglob("*.java"), *annotations.iterdir()]
+    compiler = ("javac", "-nowarn", "-d", folder / "classes", "-cp", path)
+    output(*compiler, *sources, HERE / "Calls.java", folder=folder)
+    return ["java", "-cp", path, "Calls"]
+
+
+def go_client(document: Path, folder: Path) -> list[object]:
+    """Compiles `calls.go` with a generated client; returns the command that runs it."""
+    if shutil.which("go") is None or shutil.which("java") is None:
+        pytest.skip("requires a Go compiler and Java")
+    openapi_generator("go", document, folder / "openapi", folder)
+    shutil.rmtree(folder / "openapi" / "test", ignore_errors=True)  # needs a package of its own
+    (folder / "go.mod").write_text("module calls\n\ngo 1.19\n", encoding="utf-8")
+    shutil.copy(HERE / "calls.go", folder)
+    output("go", "build", "-o", "calls", ".", folder=folder)
+    return [folder / "calls"]
+
+
+@pytest.mark.parametrize("client", [java_client, go_client])
+def test_clients_of_openapi_generator_send_samples_and_read_seeds_of_40_pictures(
+    client: Callable[[Path, Path], list[object]], url: str, document: Path, tmp_path: Path
+) -> None:
+    pictures = [tmp_path / f"{index}.png" for index in range(40)]
+    pixels = np.random.default_rng(0)
+    for file in pictures:
+        Image.fromarray(pixels.integers(0, 256, (40, 48, 3), dtype=np.uint8)).save(file)
+    folder = tmp_path / "client"
+    folder.mkdir()
+    lines = output(*client(document, folder), url, *pictures, folder=folder).splitlines()
+    answers = []
+    for file in pictures:
+        sent = httpx.post(f"{url}/predict?mode=stoch&samples=2", content=file.read_bytes()).json()
+        answers.append(f"{sent['seed']} {sent['trajectories']} {sent['label']} true")
+    assert lines[:40] == answers
+    assert any(int(answer.split()[0]) >= 2**31 for answer in answers)
+    label = answers[0].split()[2]
+    others = dict(line.split() for line in lines[40:])
+    assert {"batch": "2", "triage": label, "problem": "404"}.items() <= others.items()
+    assert others.keys() == {"auto", "batch", "triage", "model", "problem"}

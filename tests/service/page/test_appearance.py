@@ -21,6 +21,10 @@ def test_the_page_is_accessible_and_does_not_overflow(go, width, scheme, images)
 
         def check() -> None:
             assert_accessible(axe, page)
+            for narrow in (320, 344, 384) if width < 600 else ():
+                page.set_viewport_size({"width": narrow, "height": 800})
+                assert page.evaluate("document.documentElement.scrollWidth") == narrow
+            page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") == width
 
         covering = """[...document.querySelectorAll("body *")].filter((element) =>

@@ -160,3 +160,22 @@ def test_a_file_that_is_no_image_is_not_sent(go) -> None:
         visit.add(upload("photo.jpg", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"))
         expect(visit.card("photo.jpg")).to_contain_text("this is a HEIC photograph")
         assert not any("/triage?" in url for url in visit.requests)
+
+
+def test_a_dicom_file_names_the_option_on_a_server_that_reads_it(go: Any) -> None:
+    """The server of the tests reads none: the table of the page says here that it does."""
+    with go() as visit:
+        visit.page.evaluate(
+            """() => {
+                const table = document.getElementById("file-kinds");
+                const all = JSON.parse(table.textContent);
+                for (const kind of all.kinds) kind.is_read = kind.name === "a DICOM file";
+                table.textContent = JSON.stringify(all);
+            }"""
+        )
+        visit.add(upload("lesion.dcm", bytes(128) + b"DICM" + bytes(400)))
+        visit.wait(1)
+        card = visit.card("lesion.dcm")
+        expect(card).to_contain_text("The metadata cannot be removed")
+        expect(card).to_contain_text("Switch off")
+        expect(card).not_to_contain_text("xport")

@@ -1,6 +1,8 @@
 """The OpenAPI document: complete, valid, and true of the answers."""
 
 import json
+import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from eulerlora_contract.problems import SENT_BY_SERVICE, problem_class
+from eulerlora_contract.sampling import MAX_SAMPLES
 from service.auth.access import needs_key
 
 JSON, PROBLEM = "application/json", "application/problem+json"
@@ -78,6 +81,48 @@ def test_generators_of_clients_can_read_every_schema(document) -> None:
             for media_type, content in response["content"].items():
                 schema = content["schema"]
                 assert "$ref" in schema or schema == {"type": "string"}, (path, media_type)
+
+
+def schemas_within(value: Any) -> Iterator[Json]:
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list):
+            yield from schemas_within(inner)
+
+
+def test_a_number_has_a_format_that_holds_it(document) -> None:
+    numbers = [one for one in schemas_within(document) if one.get("type") in ("integer", "number")]
+    assert len(numbers) > 50
+    for schema in numbers:
+        if schema["type"] == "number":
+            assert schema["format"] == "double", schema
+        elif schema.get("maximum", max(schema.get("enum", [math.inf]))) >= 2**31:
+            assert schema["format"] == "int64", schema
+        else:
+            assert schema["format"] in ("int32", "int64"), schema
+
+
+def test_samples_of_a_query_are_text_of_the_accepted_values(document) -> None:
+    parameters = [
+        parameter
+        for _, _, operation in operations(document)
+        for parameter in operation.get("parameters", ())
+        if parameter["name"] == "samples"
+    ]
+    assert len(parameters) == 4
+    for parameter in parameters:
+        schema = parameter["schema"]
+        assert schema["type"] == "string" and "anyOf" not in schema
+        accepted = [text for text in map(str, range(1000)) if re.search(schema["pattern"], text)]
+        assert accepted == [str(number) for number in range(1, MAX_SAMPLES + 1)]
+        assert re.search(schema["pattern"], "auto")
+
+
+def test_no_parameter_is_a_union(document) -> None:
+    for _, path, operation in operations(document):
+        for parameter in operation.get("parameters", ()):
+            assert not {"anyOf", "oneOf"} & parameter["schema"].keys(), (path, parameter["name"])
 
 
 def test_the_codes_are_the_enum_of_a_problem(document) -> None:

@@ -1,5 +1,6 @@
 """The page and the documentation: their files, headers and security policy."""
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from html import escape
@@ -89,6 +90,10 @@ def test_the_page_says_beside_the_removal_of_metadata_what_happens_to_dicom_file
     assert "reads no DICOM files" in plain and "application/dicom" not in plain
     assert "WebP or DICOM" in reads and "application/dicom" in reads
     assert "DICOM files are sent only while this is off" in reads
+    for page, answered in ((plain, []), (reads, ["a DICOM file"])):
+        (kinds,) = re.findall(r'id="file-kinds">(.*?)</script>', page)
+        listed = json.loads(kinds)["kinds"]
+        assert [kind["name"] for kind in listed if kind["is_read"]] == answered
 
 
 def test_the_page_loads_one_script_with_all_modules_and_one_style() -> None:
