@@ -1,4 +1,4 @@
-"""The paper's method: coefficients of `eulerlora.sampling.masks` at all projections, or some."""
+"""The paper's method: coefficients of `eulerlora.sampling.masks` at all projections."""
 
 from typing import Literal
 
@@ -6,7 +6,6 @@ from torch import Generator, Tensor
 
 from eulerlora.nn.method import Method, MethodSettings, RowDraws, changed_settings
 from eulerlora.sampling.masks import (
-    INPUT_PROJECTIONS,
     AdapterSettings,
     draw_balanced_trajectories,
     draw_trajectories,
@@ -19,12 +18,10 @@ class EulerLoRASettings(MethodSettings):
 
     name: Literal["eulerlora"] = "eulerlora"
     """The method."""
-    sides: Literal["both", "input", "output"] = "both"
-    """The projections that are sampled: all, only Q, K and V (`input`), or only O (`output`)."""
 
 
 class EulerLoRAMethod(Method[EulerLoRASettings]):
-    """The paper's coefficients, at all projections or at one side."""
+    """The paper's coefficients."""
 
     settings_type = EulerLoRASettings
 
@@ -50,9 +47,5 @@ class EulerLoRAMethod(Method[EulerLoRASettings]):
 
     def _draws(self, coefficients: Tensor) -> RowDraws:
         """coefficients: (rows, blocks, 4, rank)."""
-        if self.settings.sides == "input":
-            coefficients[:, :, INPUT_PROJECTIONS:] = 1
-        elif self.settings.sides == "output":
-            coefficients[:, :, :INPUT_PROJECTIONS] = 1
         stacked = on_stacked_ranks(coefficients, self.adapters.adapters)
         return RowDraws.of_coefficients(stacked)

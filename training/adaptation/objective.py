@@ -255,13 +255,6 @@ class AdapterObjective(Objective[AdapterDraw]):
     def epoch_metrics(self) -> Mapping[str, float]:
         return {} if self.validation is None else self.validation.last
 
-    @property
-    def finished(self) -> bool:
-        patience = self.settings.early_stop
-        if self.validation is None or patience is None:
-            return False
-        return self.validation.epochs_without_gain() >= patience
-
     def extra_state(self) -> Mapping[str, Tensor]:
         return {} if self.validation is None else self.validation.tensors
 

@@ -101,9 +101,6 @@ class EpochValidation:
             "best_epoch": float(self._best()),
         }
 
-    def epochs_without_gain(self) -> int:
-        return int(self.tensors["epoch"]) - self._best()
-
     def _best(self) -> int:
         """The epoch with the lowest NLL, counted from 1; 0 before the first."""
         losses = self.tensors["det.nll.by_epoch"][: int(self.tensors["epoch"])]

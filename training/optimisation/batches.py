@@ -115,13 +115,10 @@ class LoadedBatches:
         """Yields the image indices of this process for every batch of an epoch; -1 is padding."""
         generator = np.random.default_rng((self.seed, epoch))
         length, shard = self.length, self.shard
-        order = np.arange(length.images)
-        if self.settings.shuffle:
-            order = generator.permutation(length.images)
+        order = generator.permutation(length.images)
         if self.expected_counts is not None:
             order = order[_systematic_sample(self.expected_counts[order], generator)]
-            if self.settings.shuffle:
-                order = generator.permutation(order)
+            order = generator.permutation(order)
         for start in range(0, length.images, length.batch_size):
             batch = order[start : start + length.batch_size].tolist()
             batch += [-1] * (-len(batch) % shard.count)

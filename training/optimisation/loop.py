@@ -106,9 +106,6 @@ class _Loop:
         """
         first_epoch, skip = divmod(self.progress.step, self.length.steps_per_epoch)
         for epoch in range(first_epoch, self.length.epochs):
-            if self.optimisation.objective.finished:
-                self.display.print(f"stopped after epoch {epoch}, which did not lower the loss")
-                return
             if skip == 0:
                 self.progress = replace(self.progress, epoch_loss=0.0, epoch_steps=0)
             previous_s = requested_s = time.monotonic()

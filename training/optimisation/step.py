@@ -75,11 +75,6 @@ class Objective(ABC, Generic[_StepDraw]):
         """Metrics of the last epoch besides its loss, such as `validation_nll`."""
         return {}
 
-    @property
-    def finished(self) -> bool:
-        """True if the run may end before its last epoch; depends on `extra_state` only."""
-        return False
-
     def extra_state(self) -> Mapping[str, Tensor]:
         """The tensors besides the network's that `after_step` and `after_epoch` change.
 

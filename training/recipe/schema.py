@@ -59,8 +59,6 @@ class OptimisationSettings(Settings):
     """Of the forward pass; weights and optimiser stay float32. `auto` is the faster one, as
     measured on the device at the start.
     """
-    shuffle: bool = True
-    """False keeps the order of the images in every epoch."""
     state_every_s: NotNegative = 300.0
     """Seconds between writes of the run's state, from which --resume continues."""
     workers: Count = 1
@@ -110,8 +108,6 @@ class AdapterTraining(OptimisationSettings):
     """Keep the adapters of the epoch with the lowest negative log-likelihood on the part
     `validation`, which the split must have; otherwise those of the last epoch.
     """
-    early_stop: PositiveInt | None = None
-    """Stop after so many epochs without a lower validation loss; only with best_epoch."""
     metrics_by_epoch: bool = False
     """Record metrics on the part `validation` after each epoch, in det and, if min_rank is below
     rank, in stoch with `evaluation.samples`.
@@ -149,8 +145,6 @@ class AdapterTraining(OptimisationSettings):
         self.check_single_draw("adapter_dropout")
         if not self.sampling and self.samples != 1:
             raise ValueError(f"expected samples=1 with sampling=false, got {self.samples}")
-        if self.early_stop is not None and not self.best_epoch:
-            raise ValueError(f"expected best_epoch=true with early_stop={self.early_stop}")
         return self
 
 

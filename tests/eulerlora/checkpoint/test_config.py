@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from eulerlora.checkpoint.config import AutoRecord, CheckpointConfig
-from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora_contract.answers import Threshold
 from eulerlora_contract.errors import SettingsError
 from tests.conftest import MARGINS
+from tests.eulerlora.methods.conftest import settings_of
 
 Fields = dict[str, Any]
 
@@ -59,7 +59,7 @@ def test_the_sampling_digest_is_that_of_weights_and_draws_only(config: Checkpoin
         digest(backbone=backbone),
         digest(adapters=adapters),
         digest(adapters=config.adapters.model_copy(update={"settings": settings})),
-        digest(method=EulerLoRASettings(sides="input")),
+        digest(method=settings_of("dropkey")),
         digest(sampler="balanced" if config.sampler == "independent" else "independent"),
         digest(views=8),
     ]

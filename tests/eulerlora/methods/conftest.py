@@ -10,7 +10,6 @@ def settings_of(method: str, **values: object) -> MethodSettings:
 
 METHODS: dict[str, MethodSettings] = {
     "eulerlora": settings_of("eulerlora"),
-    "output side": settings_of("eulerlora", sides="output"),
     "rank dropout": settings_of("rank-dropout", kept=0.6),
     "fixed rank": settings_of("rank-dropout", law="fixed", kept=0.5),
     "gaussian coefficients": settings_of("gaussian-coefficients"),

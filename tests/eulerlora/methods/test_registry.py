@@ -4,7 +4,6 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod, method_type, methods
 from eulerlora.nn.method import MethodSettings
 from eulerlora.sampling.masks import AdapterSettings
@@ -33,7 +32,7 @@ def test_lora_and_ensembles_draw_nothing_and_all_other_methods_draw() -> None:
     ("method", "adapters", "text"),
     [
         (DEFAULT_METHOD, LORA, "not sampled"),
-        (EulerLoRASettings(sides="input"), AdapterSettings(), "Kmin 10, T 2, sigma 1, sides input"),
+        (DEFAULT_METHOD, AdapterSettings(), "Kmin 10, T 2, sigma 1"),
         (
             settings_of("tfb", deviation=0.5, tolerance=0.1, anchors=8),
             LORA,

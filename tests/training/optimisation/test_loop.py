@@ -163,20 +163,6 @@ class OneEpochObjective(ColourObjective):
         return {"epochs": self.epochs}
 
 
-def test_a_finished_objective_ends_the_run_early_and_for_good(
-    batches: LoadedBatches, run: Run
-) -> None:
-    steps = -(-batches.length.images // 8)
-    batches = replace(batches, settings=SETTINGS.model_copy(update={"epochs": 5}))
-    objective = OneEpochObjective()
-    fitted = optimise(objective, batches, run)
-    assert fitted.steps == len(objective.weights) == steps
-    assert fitted.images_per_second == pytest.approx(batches.length.images / fitted.seconds)
-    again = OneEpochObjective()
-    assert optimise(again, batches, replace(run, resume=True)).steps == steps
-    assert again.weights == []
-
-
 def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: Run) -> None:
     optimise(ColourObjective(), batches, run)
     again = ColourObjective()

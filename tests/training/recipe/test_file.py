@@ -125,8 +125,8 @@ def test_a_shown_recipe_names_what_sets_each_value() -> None:
     assert sources["evaluation.calibrated"] == "variant lora-20"
     assert sources["training.beta"] == "ham10000.toml"
     assert sources["training.head"] == "paper.toml"
-    assert sources["training.shuffle"] == "default"
-    (text,) = (key.text for key in recipe_keys(AdapterRecipe) if key.name == "training.shuffle")
+    assert sources["training.workers"] == "default"
+    (text,) = (key.text for key in recipe_keys(AdapterRecipe) if key.name == "training.workers")
     assert f"# {text}" in lines
 
 

@@ -97,7 +97,6 @@ WHOLE = ("adapters={adapters = 1, rank = 1, min_rank = 1}", "whole_network.membe
         (("training.sampling=false", "training.samples=4"), "samples"),
         (("data.split=lesion",), "data.split"),
         (("training.epochs=0", "training.best_epoch=true"), "training.epochs"),
-        (("training.early_stop=2",), "best_epoch"),
         (("whole_network={}",), "adapters=1"),
         ((*WHOLE, "training.samples=2"), "training.samples=1"),
         ((*WHOLE, "training.epochs=6", "whole_network.ensemble=snapshot"), "training.epochs"),
