@@ -145,24 +145,6 @@ def test_a_resumed_run_ends_with_the_same_weights(
     assert first > last
 
 
-class OneEpochObjective(ColourObjective):
-    """An objective that is finished after one epoch; its state is in `extra_state`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.epochs = torch.zeros(())
-
-    def after_epoch(self) -> None:
-        self.epochs += 1
-
-    @property
-    def finished(self) -> bool:
-        return bool(self.epochs)
-
-    def extra_state(self) -> dict[str, Tensor]:
-        return {"epochs": self.epochs}
-
-
 def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: Run) -> None:
     optimise(ColourObjective(), batches, run)
     again = ColourObjective()

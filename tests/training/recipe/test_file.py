@@ -125,8 +125,10 @@ def test_a_shown_recipe_names_what_sets_each_value() -> None:
     assert sources["evaluation.calibrated"] == "variant lora-20"
     assert sources["training.beta"] == "ham10000.toml"
     assert sources["training.head"] == "paper.toml"
-    assert sources["training.workers"] == "default"
-    (text,) = (key.text for key in recipe_keys(AdapterRecipe) if key.name == "training.workers")
+    assert sources["training.state_every_s"] == "default"
+    (text,) = (
+        key.text for key in recipe_keys(AdapterRecipe) if key.name == "training.state_every_s"
+    )
     assert f"# {text}" in lines
 
 
