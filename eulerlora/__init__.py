@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from eulerlora.classifier import AdaptedClassifier, adapt, trajectory_loss
     from eulerlora.model import EulerLoRA
     from eulerlora.scores.uncertainty import Uncertainty, summarise
+    from eulerlora.settings import Preprocessing
 
 __all__ = [
     "AdaptedClassifier",
@@ -36,6 +37,7 @@ __all__ = [
     "NonFiniteError",
     "OutputPathError",
     "Predictions",
+    "Preprocessing",
     "SettingsError",
     "StorageError",
     "Uncertainty",
@@ -48,6 +50,7 @@ _IMPORTED = {
     "AdaptedClassifier": "classifier",
     "EulerLoRA": "model",
     "Predictions": "answer",
+    "Preprocessing": "settings",
     "Uncertainty": "scores.uncertainty",
     "adapt": "classifier",
     "summarise": "scores.uncertainty",

@@ -1,9 +1,9 @@
 """EulerLoRA on a Vision Transformer in one's own training loop: `adapt` and the paper's loss.
 
-model = adapt(vit, classes=["cat", "dog"])  # of torchvision, timm or transformers
+model = adapt(vit, classes=["cat", "dog"], preprocessing=transforms)  # of the library of `vit`
 logits = model(images, mode="stoch", samples=4)  # (n, adapters * 4, classes)
 trajectory_loss(logits, labels).backward()
-model.save("checkpoint")  # `eulerlora serve checkpoint`
+model.save("checkpoint", check=(images, pictures))  # `eulerlora serve checkpoint`
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,10 @@ from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
 from eulerlora.checkpoint.weights import at_image_size, tensors_sha256
-from eulerlora.exchange.importing import backbone_of_module
+from eulerlora.exchange.importing import backbone_of_module, preprocessing_of_module
+from eulerlora.exchange.preprocessing import preprocessing_of
+from eulerlora.images.files import Images, rgb_images
+from eulerlora.images.preprocess import network_input, normalise
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
@@ -29,19 +32,35 @@ from eulerlora_contract.errors import ImageError, SettingsError
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, Mode
 from eulerlora_contract.settings import validated
 
+_MARGIN = 0.1
+"""How far interpolation may take a value out of the range of an image's values."""
+_NORMALISED_SHARE, _NEGATIVE_SHARE = 0.02, 1e-4
+"""Of the values that a loop fed: more are out of [0, 1] only with a normalisation, and fewer are
+negative only without one."""
+_MAX_LEVELS = 2.0
+"""Accepted mean difference of a picture's pixels between loop and service, of 255. Rounding to
+eight bits is 0.3, and another filter on a picture of noise 7."""
+
 
 class AdaptedClassifier(nn.Module):
     """A frozen Vision Transformer with EulerLoRA adapters and a head for each of them.
 
     Only the parameters of adapters and heads have `requires_grad`. `classes` are in the order of
-    the logits; `library` is that of the original, for the provenance of a checkpoint.
+    the logits; `library` is that of the original, for the provenance of a checkpoint, and
+    `preprocessing` that of the images, None if it is not known.
     """
 
     def __init__(
-        self, network: AdaptedVisionTransformer, classes: Sequence[str], library: str
+        self,
+        network: AdaptedVisionTransformer,
+        classes: Sequence[str],
+        library: str,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         super().__init__()
         self.network, self.classes, self.library = network, tuple(classes), library
+        self.preprocessing = preprocessing
+        self._fed = torch.zeros(3)  # numbers of values: all, below 0, above 1
 
     def forward(
         self,
@@ -53,8 +72,8 @@ class AdaptedClassifier(nn.Module):
         """Logits (n, trajectories, classes) of every trajectory, adapter by adapter.
 
         Args:
-            images: (n, 3, size, size), prepared as for the original network, whose range of values
-                is not known here and not checked; of the parameters' type, float32.
+            images: (n, 3, size, size), prepared and normalised as for the original network; of
+                the parameters' type, float32.
             mode: `det`, one trajectory for each adapter; or `stoch`, `samples` for each.
             samples: Of each adapter in `stoch`, 4 by default; None in `det`.
             generator: Of the draws, which all images share, on the CPU; None for torch's default
@@ -72,6 +91,7 @@ class AdaptedClassifier(nn.Module):
                 f"expected images (n, 3, {size}, {size}) of {dtype}, n at least 1, got "
                 f"{kind_of(images)}"
             )
+        self._count_values(images)
         method, count = self.network.method, len(images)
         if mode == "det":
             if samples is not None:
@@ -88,8 +108,21 @@ class AdaptedClassifier(nn.Module):
         logits: Tensor = self.network(images, rows, draws.to(images).repeated(count))
         return logits.view(count, -1, len(self.classes))
 
+    def _count_values(self, images: Tensor) -> None:
+        """Adds the images of a call to what `save` knows of the loop."""
+        if torch.is_inference_mode_enabled():
+            return
+        with torch.no_grad():
+            outside = [(images < -_MARGIN).sum(), (images > 1 + _MARGIN).sum()]
+            fed = torch.stack([torch.full_like(outside[0], images.numel()), *outside]).float()
+            self._fed = self._fed.to(fed) + fed
+
     def save(
-        self, folder: str | Path, preprocessing: Preprocessing | None = None, name: str = "adapted"
+        self,
+        folder: str | Path,
+        preprocessing: object = None,
+        name: str = "adapted",
+        check: tuple[Tensor, Images] | None = None,
     ) -> None:
         """Writes a checkpoint for `EulerLoRA.load` and `eulerlora serve` to a new folder.
 
@@ -98,16 +131,36 @@ class AdaptedClassifier(nn.Module):
 
         Args:
             folder: Missing or empty.
-            preprocessing: How your loop prepared images (`eulerlora.settings.Preprocessing`); None
-                if it resized them and scaled them to [0, 1].
+            preprocessing: How your loop prepared images, as in `adapt`; None for that of the model.
             name: Of the checkpoint.
+            check: A batch of the loop without random augmentation, its tensors (n, 3, size, size)
+                as the model got them and the pictures that they were made of, as in
+                `EulerLoRA.predict`. The service's input is computed from the pictures and compared
+                with the tensors.
 
         Raises:
-            SettingsError: For a name or classes that a checkpoint does not accept.
+            SettingsError: If the preprocessing is not known, does not fit the images of the loop,
+                or gives other tensors than `check` has; for a name or classes that a checkpoint
+                does not accept.
+            ImageError: For an unusable picture of `check`.
             CheckpointError: If the folder is not empty.
             StorageError: For a full disk.
         """
-        prepared = preprocessing or self.network.preprocessing
+        size = self.network.backbone.settings.image_size
+        prepared = self.preprocessing
+        if preprocessing is not None:
+            prepared = _of_size(preprocessing_of(preprocessing, size), size)
+        if prepared is None:
+            raise SettingsError(
+                "preprocessing: expected how your loop prepared its images, which the network does "
+                "not state: an image processor of transformers, timm's resolve_model_data_config, "
+                "the transforms of torchvision's weights, or eulerlora.Preprocessing"
+                f"(size={size}) for a resize and values in [0, 1]"
+            )
+        if check is None:
+            self._check_values(prepared)
+        else:
+            _check_input(check, prepared)
         origin = {
             "source": self.library,
             "revision": None,
@@ -124,6 +177,63 @@ class AdaptedClassifier(nn.Module):
         )
         save_checkpoint(Path(folder), self.network, config, card)
 
+    def _check_values(self, preprocessing: Preprocessing) -> None:
+        """Compares the range of the values that the loop fed with that of the preprocessing."""
+        count, below, above = self._fed.tolist()
+        channels = list(zip(preprocessing.mean, preprocessing.std, strict=True))
+        low = min(-mean / std for mean, std in channels)
+        high = max((1 - mean) / std for mean, std in channels)
+        if not count:
+            return
+        unit = low >= -_MARGIN and high <= 1 + _MARGIN
+        if (unit and (below + above) / count > _NORMALISED_SHARE) or (
+            low < -_MARGIN and below / count < _NEGATIVE_SHARE
+        ):
+            raise SettingsError(
+                f"preprocessing: expected images with values {low:.2f} to {high:.2f}, got a loop "
+                f"whose values were below 0 in {below / count:.1%} and above 1 in "
+                f"{above / count:.1%}; state preprocessing= as in the loop, or prove it by check="
+            )
+
+
+def _of_size(preprocessing: Preprocessing, size: int) -> Preprocessing:
+    if preprocessing.size != size:
+        raise SettingsError(
+            f"preprocessing: expected size {size}, that of the network's input, got "
+            f"{preprocessing.size}; image_size= of adapt changes the network's"
+        )
+    return preprocessing
+
+
+def _check_input(check: object, preprocessing: Preprocessing) -> None:
+    """Compares tensors of the loop with the service's input of the same pictures."""
+    if not isinstance(check, tuple | list) or len(check) != 2:
+        raise SettingsError(f"check: expected tensors and their pictures, got {kind_of(check)}")
+    fed, pictures = check
+    images = rgb_images(pictures, preprocessing.input_side)
+    served = [network_input(image.pixels, preprocessing) for image in images]
+    shape = (len(served), 3, preprocessing.size, preprocessing.size)
+    if not served or shape_of(fed) != shape:
+        raise SettingsError(
+            f"check: expected tensors {shape} of {len(served)} pictures, at least one, got "
+            f"{kind_of(fed)}"
+        )
+    expected = normalise(torch.stack(served), preprocessing)
+    std = torch.tensor(preprocessing.std).view(3, 1, 1)
+    actual = fed.detach().to(expected)
+    levels = ((expected - actual) * std).abs().mean(dim=(1, 2, 3)) * 255
+    worst = int(levels.nan_to_num(torch.inf).argmax())
+    if not levels[worst] <= _MAX_LEVELS:
+        ranges = " and ".join(
+            f"{images[worst].min():.2f} to {images[worst].max():.2f}"
+            for images in (actual, expected)
+        )
+        raise SettingsError(
+            f"check: expected the service's input of the same pictures, got picture {worst} with "
+            f"a mean difference of {levels[worst]:.1f} of 255 levels (values {ranges} in loop and "
+            f"service); the stated preprocessing is {preprocessing}"
+        )
+
 
 def adapt(
     vit: nn.Module,
@@ -135,6 +245,7 @@ def adapt(
     init_gain: float = INIT_GAIN,
     *,
     classes: int | Sequence[str],
+    preprocessing: object = None,
     image_size: int | None = None,
     generator: Generator | None = None,
 ) -> AdaptedClassifier:
@@ -152,6 +263,11 @@ def adapt(
         scale: As in `eulerlora.sampling.masks.AdapterSettings`.
         init_gain: As in `eulerlora.sampling.masks.AdapterSettings`.
         classes: Their names or number, at least 2.
+        preprocessing: How your loop prepares images: an image processor of transformers, timm's
+            `resolve_model_data_config(vit)`, the transforms of torchvision's weights, a `Compose`
+            of a resize, a central crop and a normalisation, or a `Preprocessing`. None for the
+            `pretrained_cfg` of timm's network, or for the image processor in the folder from which
+            transformers loaded `vit`; if there is none, `save` requires it.
         image_size: In pixels, a multiple of the patch size; None for that of `vit`. Position
             embeddings are interpolated as by its library.
         generator: Draws the adapters and heads; None for torch's default generator.
@@ -175,9 +291,14 @@ def adapt(
     backbone, library = backbone_of_module(vit)
     if image_size is not None:
         backbone = at_image_size(backbone, image_size)
+    size = backbone.settings.image_size
+    if preprocessing is None:
+        prepared = preprocessing_of_module(vit, library, size)
+    else:
+        prepared = _of_size(preprocessing_of(preprocessing, size), size)
     network = build_network(backbone, settings, len(names))
     network.initialise(generator or torch.default_generator)
-    return AdaptedClassifier(network.to(device), names, library)
+    return AdaptedClassifier(network.to(device), names, library, prepared)
 
 
 def trajectory_loss(

@@ -472,8 +472,20 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
 )
 @click.option("--classes", help="Names, separated by commas; those of the backbone by default.")
 @click.option("--name", default="imported", show_default=True, help="Name of the checkpoint.")
+@click.option(
+    "--preprocessing",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="JSON of the images' preparation in training, such as preprocessor_config.json; that in "
+    "the adapters' folders or the backbone's by default.",
+)
 def import_command(
-    folders: tuple[Path, ...], out: Path, backbone: str | None, classes: str | None, name: str
+    folders: tuple[Path, ...],
+    out: Path,
+    backbone: str | None,
+    classes: str | None,
+    name: str,
+    preprocessing: Path | None,
 ) -> None:
     """Write a checkpoint with the adapters of PEFT FOLDERS as an ensemble.
 
@@ -482,11 +494,13 @@ def import_command(
     """
     configure_openmp()
     from eulerlora.exchange.peft_folders import import_peft  # noqa: PLC0415
+    from eulerlora.exchange.preprocessing import read_preprocessing  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free  # noqa: PLC0415 - imports torch
 
     check_free(out)
+    prepared = None if preprocessing is None else read_preprocessing(preprocessing)
     names = [part.strip() for part in classes.split(",")] if classes else []
-    config = import_peft(folders, out, backbone, names, name)
+    config = import_peft(folders, out, backbone, names, name, prepared)
     settings = config.adapters.settings
     click.echo(
         f"{settings.adapters} adapters of rank {settings.rank}, "

@@ -99,12 +99,18 @@ class BackboneSettings(Settings):
 
 
 class Preprocessing(Settings):
-    """How an image becomes the network's input.
+    """How an image becomes the network's input: resize, values in [0, 1], normalisation.
+
+    `adapt` takes it in the words of other libraries too.
 
     Attributes:
+        scale: Of the pixels' levels, always to [0, 1].
+        interpolation: The filter of the resize; both are Pillow's, with antialiasing.
+        size: Side of the network's input in pixels.
+        shorter_side: With `crop`, at least `size`.
+        colour_constancy: `shades-of-gray` divides by the estimated light after the resize.
         resize: `squash` resizes the image to a square of `size` pixels; `crop` resizes its shorter
-            side to `shorter_side` pixels and crops the central square. colour_constancy follows the
-            resize.
+            side to `shorter_side` pixels and crops the central square.
         mean: Of each channel; the network subtracts it last.
         std: Of each channel; the network then divides by it.
     """

@@ -18,7 +18,7 @@ from statistics import mean
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from eulerlora import adapt, summarise, trajectory_loss
+from eulerlora import Preprocessing, adapt, summarise, trajectory_loss
 
 torch.manual_seed(0)
 library = os.environ.get("LIBRARY", "torchvision")
@@ -47,11 +47,26 @@ images[labels == 1, 2] += 0.3
 batches = DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True)
 
 # %% [markdown]
+# The service prepares pictures as the loop does, so it has to know how. These are resized and have
+# values in [0, 1]. For pretrained weights, `preprocessing=` takes what their library has: an image
+# processor of transformers, timm's `resolve_model_data_config(vit)`, or torchvision's
+# `weights.transforms()`.
+
+# %%
+model = adapt(
+    vit,
+    rank=8,
+    adapters=2,
+    min_rank=4,
+    classes=["red", "blue"],
+    preprocessing=Preprocessing(size=32),
+)
+
+# %% [markdown]
 # The loop. Each image has 2 adapters x 4 samples = 8 trajectories, and each trajectory learns from
 # its own loss.
 
 # %%
-model = adapt(vit, rank=8, adapters=2, min_rank=4, classes=["red", "blue"])
 trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 optimiser = torch.optim.AdamW(trained, lr=3e-3)
 for epoch in range(4):
@@ -67,7 +82,8 @@ for epoch in range(4):
 
 # %% [markdown]
 # The mean over trajectories, and its uncertainty in nats. `save` writes a checkpoint that
-# `EulerLoRA.load` reads and `eulerlora serve` serves.
+# `EulerLoRA.load` reads and `eulerlora serve` serves; `check` compares the tensors of the loop with
+# those that the service makes of the same pictures.
 
 # %%
 model.eval()
@@ -79,4 +95,4 @@ for index in range(4):
         f"{model.classes[summary.probabilities[index].argmax()]}: msp {summary.msp[index]:.3f}, "
         f"mutual information {summary.mutual_information[index]:.4f}"
     )
-model.save(os.environ.get("CHECKPOINT", "checkpoint"))
+model.save(os.environ.get("CHECKPOINT", "checkpoint"), check=(images[:4], images[:4]))

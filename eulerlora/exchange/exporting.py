@@ -54,7 +54,10 @@ for index in range(config["members"]):
     model.load_state_dict(load_file(f"member_{index}.safetensors"))
     models.append(model.eval())
 probabilities = torch.stack([model(images).softmax(-1) for model in models]).mean(0)
-```"""
+```
+
+`images` is a float32 tensor (n, 3, size, size): the image after the resize of the preprocessing
+below, in [0, 1], minus `mean` and divided by `std` of each channel, which `config.json` has too."""
 _STEM = """
 
 This backbone has a convolutional stem: pass `conv_stem_configs` too, with these channels, kernel
@@ -270,6 +273,8 @@ def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
         "classes": classes,
         "arguments": _arguments(settings, len(classes)),
         "norm_epsilon": settings.norm_epsilon,
+        "mean": checkpoint.config.preprocessing.mean,
+        "std": checkpoint.config.preprocessing.std,
     }
     channels = settings.stem_channels
     use = _TORCHVISION_USE + (_STEM + ", ".join(map(str, channels)) + "." if channels else "")

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from functools import cached_property
-from math import isclose
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile, ZipFile
@@ -46,11 +45,11 @@ from eulerlora.exchange.libraries import (
     unsupported,
 )
 from eulerlora.exchange.onnx_weights import OnnxModel, read_onnx
+from eulerlora.exchange.preprocessing import preprocessing_of
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing, Provenance
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.output_files import check_free, new_folder, write_text
-from eulerlora_contract.settings import validated
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHT_FILES = (
@@ -61,11 +60,6 @@ _WEIGHT_FILES = (
     "open_clip_pytorch_model.bin",
 )
 _MAX_SHARDS = 1000
-_PILLOW_FILTERS = {2: "bilinear-antialias", 3: "bicubic-antialias"}
-"""By Pillow's numbers, which `preprocessor_config.json` has."""
-_OF_SHORTER = ("clip", "bit", "dinov2")
-"""Image processors, and models with one, that read a `size` without a key as the shorter side."""
-_PIXEL_LEVELS = 255
 _KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a timm trunk")
 
 
@@ -269,17 +263,22 @@ def import_backbone(
     return imported
 
 
-def read_source(source: WeightsSource, image_size: int | None = None) -> ImportedBackbone:
+def read_source(
+    source: WeightsSource,
+    image_size: int | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> ImportedBackbone:
     """Reads the backbone in a folder of transformers, timm or open_clip.
 
-    `image_size` is in pixels; None for that of the source's preprocessing. Raises CheckpointError
-    with the folder, also for an architecture or option that is not known.
+    `image_size` is in pixels; None for that of the preprocessing, which is the source's if None.
+    Raises CheckpointError with the folder, also for an architecture or option that is not known.
     """
     try:
         config = source.json("config.json") or {}
         model = _describe(source, config)
-        input_ = _preprocessing(source, config, model)
-        preprocessing = input_ or Preprocessing(size=model.settings.image_size)
+        size = model.settings.image_size
+        stated = preprocessing or stated_preprocessing(source, size, model.architecture)
+        preprocessing = stated or Preprocessing(size=size)
         backbone = _backbone_of(model)
         for name, tensor in backbone.state_dict().items():
             finite(source.folder, name, tensor)
@@ -291,7 +290,7 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
         reason = f"a configuration has a value of an unexpected kind ({error})"
         raise CheckpointError(source.folder, reason) from error
     return ImportedBackbone(
-        backbone, preprocessing, model.architecture, source, source.sha256, input_ is not None
+        backbone, preprocessing, model.architecture, source, source.sha256, stated is not None
     )
 
 
@@ -310,70 +309,6 @@ def _card(imported: ImportedBackbone) -> str:
         "- Input: " + ", ".join(f"{key} {value}" for key, value in input_.items()),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _of_image_processor(config: Json, model: Described) -> Preprocessing:
-    """The preprocessing of an image processor of transformers.
-
-    The model gives what the configuration does not state: its type and the size of images.
-    """
-    kind = config.get("image_processor_type") or config.get("feature_extractor_type")
-    image_size = model.settings.image_size
-    size, filter_ = config.get("size", image_size), config.get("resample", 2)
-    if filter_ not in _PILLOW_FILTERS:
-        raise SettingsError(f"expected resample 2 (bilinear) or 3 (bicubic), got {filter_}")
-    if isinstance(size, int) and str(kind or model.architecture).lower().startswith(_OF_SHORTER):
-        size = {"shortest_edge": size}
-    side = _side(size)
-    crop = _side(config.get("crop_size", image_size)) if config.get("do_center_crop") else side
-    values: Json = {"interpolation": _PILLOW_FILTERS[filter_], "size": crop}
-    if isinstance(size, dict) and "shortest_edge" in size:
-        values |= {"resize": "crop", "shorter_side": side}
-    elif crop != side:
-        raise SettingsError(f"crop_size: expected {side} after a resize to a square, got {crop}")
-
-    def does(step: str) -> bool:
-        return bool(config.get(f"do_{step}", True))
-
-    factor = config.get("rescale_factor", 1 / _PIXEL_LEVELS) if does("rescale") else 1.0
-    scale = 1.0 if isclose(_PIXEL_LEVELS * factor, 1) else _PIXEL_LEVELS * factor
-    mean, std = [0.0] * 3, [1.0] * 3
-    if does("normalize"):
-        mean, std = config.get("image_mean", mean), config.get("image_std", std)
-    values |= {"mean": [value / scale for value in mean], "std": [value / scale for value in std]}
-    return validated(Preprocessing, values)
-
-
-def _of_timm(config: Json, image_size: int) -> Preprocessing:
-    """The preprocessing of `pretrained_cfg` in a `config.json` of timm."""
-    given = config.get("pretrained_cfg") or config
-    size = (given.get("input_size") or (3, image_size, image_size))[-1]
-    squash = given.get("crop_mode") == "squash"
-    return _in_timms_words(given, squash, size, int(size / given.get("crop_pct", 1.0)))
-
-
-def _of_open_clip(config: Json, image_size: int) -> Preprocessing:
-    """The preprocessing of `preprocess_cfg` in an `open_clip_config.json`."""
-    given = config.get("preprocess_cfg") or {}
-    return _in_timms_words(given, given.get("resize_mode") == "squash", image_size, image_size)
-
-
-def _in_timms_words(given: Json, squash: bool, size: int, shorter_side: int) -> Preprocessing:
-    filter_ = given.get("interpolation", "bicubic")
-    if filter_ not in ("bilinear", "bicubic"):
-        raise SettingsError(f"expected interpolation bilinear or bicubic, got {filter_}")
-    values: Json = {"interpolation": f"{filter_}-antialias", "size": size}
-    if not squash:
-        values |= {"resize": "crop", "shorter_side": shorter_side}
-    colours = {key: given[key] for key in ("mean", "std") if given.get(key)}
-    return validated(Preprocessing, values | colours)
-
-
-def _side(size: object) -> object:
-    if isinstance(size, dict):
-        sides = {size[key] for key in ("height", "width", "shortest_edge") if key in size}
-        return sides.pop() if len(sides) == 1 else size
-    return size
 
 
 def _describe(source: WeightsSource, config: Json) -> Described:
@@ -409,18 +344,27 @@ def _timm_model(source: WeightsSource, config: Json) -> Described | None:
     return describe_timm(named, trunk)
 
 
-def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Preprocessing | None:
-    size = model.settings.image_size
+def stated_preprocessing(
+    source: WeightsSource, image_size: int, kind: str = ""
+) -> Preprocessing | None:
+    """The preprocessing in the files of a folder, None if they state none.
+
+    `image_size` and `kind`, a `model_type` of transformers, are those of its model. Raises
+    SettingsError for steps that `Preprocessing` has not, and CheckpointError.
+    """
     nested = (source.json("processor_config.json") or {}).get("image_processor")
     processor = nested or source.json("preprocessor_config.json")
+    config, open_clip = source.json("config.json") or {}, source.json("open_clip_config.json")
+    stated: Json
     if processor is not None:
-        return _of_image_processor(processor, model)
-    open_clip = source.json("open_clip_config.json")
-    if open_clip is not None:
-        return _of_open_clip(open_clip, size)
-    if "pretrained_cfg" in config or ("mean" in config and "std" in config):
-        return _of_timm(config, size)
-    return None
+        stated = {"image_processor": processor}
+    elif open_clip is not None:
+        stated = {"preprocess_cfg": open_clip.get("preprocess_cfg") or {}}
+    elif "pretrained_cfg" in config or {"mean", "std"} <= config.keys():
+        stated = {"pretrained_cfg": config.get("pretrained_cfg") or config}
+    else:
+        return None
+    return preprocessing_of(stated, image_size, kind)
 
 
 def _backbone_of(model: Described) -> VisionTransformer:
@@ -450,6 +394,37 @@ def backbone_of_module(vit: nn.Module) -> tuple[VisionTransformer, _Library]:
     backbone = _copied(vit, library).to(next(vit.parameters()).device).eval()
     _check_features(vit, backbone, library)
     return backbone, library
+
+
+def preprocessing_of_module(vit: Any, library: _Library, image_size: int) -> Preprocessing | None:
+    """What the library's own configuration of a network in memory states; None for nothing.
+
+    It is timm's `pretrained_cfg`, for this image size, or the image processor in the folder, or in
+    the cache of the Hub, from which transformers loaded the network, if it is for this image size.
+    """
+    stated: Preprocessing | None = None
+    try:
+        if library == "timm" and (config := getattr(vit, "pretrained_cfg", None)):
+            size = {"input_size": (3, image_size, image_size)}
+            stated = preprocessing_of({"pretrained_cfg": dict(config) | size}, image_size)
+        elif library == "transformers" and (folder := _folder_of(vit)) is not None:
+            source = WeightsSource(folder, folder.name)
+            stated = stated_preprocessing(source, image_size, vit.config.model_type)
+    except (SettingsError, CheckpointError):
+        return None  # `save` asks for one
+    return stated if stated is not None and stated.size == image_size else None
+
+
+def _folder_of(vit: Any) -> Path | None:
+    """The folder from which transformers loaded a network."""
+    name = vit.config.name_or_path
+    if not name or Path(name).is_dir():
+        return Path(name) if name else None
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - of transformers
+
+    revision = getattr(vit.config, "_commit_hash", None)
+    found = try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def _library_of(vit: nn.Module) -> _Library:

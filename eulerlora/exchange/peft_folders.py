@@ -21,11 +21,13 @@ from eulerlora.exchange.importing import (
     find_source,
     read_any_tensors,
     read_source,
+    stated_preprocessing,
 )
 from eulerlora.exchange.libraries import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS, Json
+from eulerlora.exchange.preprocessing import DEFAULT_IMAGE_SIZE
 from eulerlora.methods.registry import build_network
 from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings
-from eulerlora.settings import BackboneSettings
+from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.settings import validated
 
@@ -213,15 +215,23 @@ def import_peft(
     backbone: str | None = None,
     classes: Sequence[str] = (),
     name: str = "imported",
+    preprocessing: Preprocessing | None = None,
 ) -> CheckpointConfig:
     """Writes a checkpoint with the adapters of PEFT folders as an ensemble; returns its config.
 
     The checkpoint has no thresholds. `backbone` is a source as in `find_source`, None for the one
     that the adapters name; `classes` are names, () for those of the backbone's configuration.
-    Raises EulerLoRAError.
+    `preprocessing` is that of the adapters' training; None for the one that their folders or the
+    backbone's state. Raises EulerLoRAError.
     """
     source = find_source(backbone) if backbone else _base(folders)
-    imported = _with_features_of_head(read_source(source))
+    prepared = preprocessing or _stated_beside(folders, source)
+    imported = _with_features_of_head(read_source(source, preprocessing=prepared))
+    if not imported.stated_input:
+        raise SettingsError(
+            "expected the preprocessing of the adapters' training, which neither their folders nor "
+            "the backbone state; name it with --preprocessing"
+        )
     shape = imported.backbone.settings
     adapters = [_read_adapter(folder, shape) for folder in folders]
     heads = [_head(adapter, source) for adapter in adapters]
@@ -245,6 +255,21 @@ def import_peft(
     config = config_of(network, network.preprocessing, names, name, imported.provenance, origin)
     save_checkpoint(out, network.eval(), config, _card(config))
     return config
+
+
+def _stated_beside(folders: Sequence[Path], backbone: WeightsSource) -> Preprocessing | None:
+    """What the adapters' folders state, as transformers' Trainer saves its image processor there.
+
+    What they leave open is that of the backbone.
+    """
+    config = backbone.json("config.json") or {}
+    size, kind = config.get("image_size", DEFAULT_IMAGE_SIZE), str(config.get("model_type", ""))
+    stated = {
+        stated_preprocessing(WeightsSource(folder, folder.name), size, kind) for folder in folders
+    } - {None}
+    if len(stated) > 1:
+        raise SettingsError("expected adapters with one preprocessing, got several")
+    return next(iter(stated), None)
 
 
 def _settings(adapters: Sequence[_ImportedAdapter]) -> AdapterSettings:

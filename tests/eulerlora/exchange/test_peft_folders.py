@@ -28,7 +28,7 @@ from eulerlora.exchange.peft_folders import import_peft
 from eulerlora.nn.method import COEFFICIENTS
 from eulerlora.peft import EulerLoraConfig, sampling
 from eulerlora.sampling.masks import AdapterSettings
-from eulerlora.settings import Draw
+from eulerlora.settings import Draw, Preprocessing
 from eulerlora_contract.errors import EulerLoRAError
 from tests.conftest import predict_rows
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
@@ -136,13 +136,15 @@ def train_peft(
 
 @pytest.fixture
 def backbone(tmp_path: Path) -> Path:
-    """A ViT with a classifier of three classes."""
+    """A ViT with a classifier of three classes, for images in [0, 1]."""
     config = ViTConfig(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8,
         intermediate_size=24, id2label={0: "a", 1: "b", 2: "c"}, label2id={"a": 0, "b": 1, "c": 2},
     )  # fmt: skip
     torch.manual_seed(0)
     ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    processor = ViTImageProcessor(size={"height": 32, "width": 32}, do_normalize=False)
+    processor.save_pretrained(tmp_path / "vit")
     return tmp_path / "vit"
 
 
@@ -194,7 +196,8 @@ def test_the_head_of_clip_has_its_input_the_mean_of_the_patches(
         adapter, tmp_path / "clip", 0, architecture=CLIPForImageClassification, r=2,
         target_modules=["q_proj", "out_proj"],
     )  # fmt: skip
-    import_peft([adapter], tmp_path / "out", classes=["a", "b", "c"])
+    unit = Preprocessing(size=32)
+    import_peft([adapter], tmp_path / "out", classes=["a", "b", "c"], preprocessing=unit)
     expected = model(pixel_values=images).logits.softmax(dim=-1)
     actual = det_probabilities(tmp_path / "out", images)[:, 0]
     torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
@@ -377,6 +380,43 @@ def test_an_adapter_of_monteclora_answers_in_mode_det(
     expected = model(pixel_values=images).logits.softmax(dim=-1)
     actual = det_probabilities(tmp_path / "out", images)[:, 0]
     torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_the_preprocessing_of_imported_adapters_is_that_of_their_training(
+    backbone: Path, tmp_path: Path
+) -> None:
+    """Stated on the command line, beside the adapter, or beside the backbone, in this order."""
+
+    def imported(*options: object) -> Preprocessing:
+        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+        done = run("import", adapter, "--format", "peft", "--out", out, *options)
+        assert done.status == 0, done.err
+        return load_checkpoint(out).config.preprocessing
+
+    adapter = tmp_path / "adapter"
+    train_peft(adapter, backbone, 0, target_modules=["q_proj"])
+    square = {"height": 32, "width": 32}
+    assert imported() == Preprocessing(size=32)
+    ViTImageProcessor(size=square).save_pretrained(adapter)  # as Trainer does
+    assert imported() == Preprocessing(size=32, mean=(0.5,) * 3, std=(0.5,) * 3)
+    stated = tmp_path / "stated.json"
+    stated.write_text(json.dumps(PREPROCESSING.model_dump(mode="json")))
+    assert imported("--preprocessing", stated) == PREPROCESSING
+    train_peft(tmp_path / "second", backbone, 1, target_modules=["q_proj"])
+    ViTImageProcessor(size=square, resample=3).save_pretrained(tmp_path / "second")
+    with pytest.raises(EulerLoRAError, match="one preprocessing"):
+        import_peft([adapter, tmp_path / "second"], tmp_path / "out")
+    for folder in (adapter, backbone):
+        (folder / "preprocessor_config.json").unlink()
+    done = run("import", adapter, "--format", "peft", "--out", tmp_path / "out")
+    assert done.status == 1
+    assert "--preprocessing" in done.err
+    assert not (tmp_path / "out").exists()
+    stated.write_text("[]")
+    done = run(
+        "import", adapter, "--format", "peft", "--out", tmp_path / "out", "--preprocessing", stated
+    )
+    assert done.status == 1
 
 
 def test_adapters_of_several_backbones_or_numbers_of_classes_are_refused(

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import ModelCard
 from torchvision.models import VisionTransformer
 
-from eulerlora import DataError, adapt
+from eulerlora import DataError, Preprocessing, adapt
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, stored_revision, write_config
 from tests.conftest import config_of, random_network
@@ -221,7 +221,7 @@ def test_the_card_and_its_chart_are_written_without_a_new_revision(
 def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     adapted = adapt(VisionTransformer(16, 8, 1, 2, 16, 24), rank=4, min_rank=2, classes=3)
-    adapted.save(folder)
+    adapted.save(folder, Preprocessing(size=16))
     assert UNKNOWN_TRAINING in (folder / "README.md").read_text()
     report = replace(REPORT, revision=stored_revision(folder), seen=None)
     assert seen_note(report) in data_summary(report)
