@@ -1,218 +1,361 @@
-"""Does sampling help where adapters learn? Adapters that do all of the adapting, from random heads.
+"""Which methods help where adapters do all of the adapting? Frozen backbone, random heads.
 
-    python -m studies.adaptation STAGE --data DIR --backbone FILE [--dataset NAME] [--image-size N]
+    python -m studies.adaptation --data DIR --backbone FILE --out FOLDER
 
-DIR is a data directory as for recipes (cifar10-jpeg.tar.xz, svhn/, HAM10000). Every finished run is
-a line of `studies/results/adaptation.jsonl`; a run that has its line is not repeated, and an
-interrupted run continues from its last epoch (state beside --out). studies/README.md has the
-protocol, fixed before the first run.
+DIR has cifar10-jpeg.tar.xz and svhn/. The program makes the runs of the protocol in
+studies/README.md, fixed before the first one: it tunes the methods in turn and trains each at its
+best rate and gain. A finished run is a line of FOLDER/methods.jsonl, with its logits in
+FOLDER/logits, and is not repeated. An interrupted run continues from its last epoch, to equal bits.
+FOLDER/methods.npz has the losses and confidences of the test pictures for every finished row of the
+table and seed; `studies.adaptation_results` makes the tables of both files.
 """
 
 import argparse
 import itertools
 import json
 import math
+import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from sklearn.model_selection import train_test_split
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW
 
-from eulerlora.checkpoint.weights import at_image_size, load_backbone
+from eulerlora.checkpoint.weights import at_image_size, load_backbone, tensors_sha256
 from eulerlora.images.preprocess import network_input
-from eulerlora.methods.registry import build_network, methods
-from eulerlora.nn.attention import SelfAttention
-from eulerlora.nn.method import AttentionAdapters, RowDraws
-from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.methods.registry import DEFAULT_METHOD, build_network
+from eulerlora.nn.method import Batch, Method, MethodSettings, RowDraws
+from eulerlora.nn.network import AdaptedVisionTransformer, Block, adapted_block
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
-from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Preprocessing
+from studies.methods.bayeslora import BayesLoRASettings
+from studies.methods.ensembles import LastLayerEnsembleSettings
+from studies.methods.heads import SNGPSettings
+from studies.methods.posteriors import LaplaceSettings, SWAGSettings, TFBSettings
+from studies.methods.variational import BLoBSettings, GaussianCoefficientsSettings, IVONSettings
 from training.adaptation.network import whole_network
-from training.adaptation.objective import AdapterObjective, effective_number_weights
-from training.adaptation.probe import fit_heads
+from training.adaptation.objective import AdapterObjective, DropoutBlock
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set
-from training.data.images import ImageParts, LabelledImage, evenly_spaced
+from training.data.images import LabelledImage, evenly_spaced
 from training.data.registry import OodSettings
-from training.evaluation.intervals import unit_weights
-from training.evaluation.metrics import (
-    classification_metrics,
-    log_mean_probability,
-    ood_metrics,
-)
+from training.evaluation.metrics import log_mean_probability
 from training.optimisation.step import attention_kernels, warmup_cosine
 from training.recipe.schema import AdapterTraining, WholeNetworkSettings
 
-BATCH, EVALUATION_BATCH = 32, 16
+IMAGES, IMAGE_SIZE, EPOCHS, BATCH, EVALUATION_BATCH = 2500, 56, 8, 32, 16
 WEIGHT_DECAY, CLIP_NORM = 0.01, 1.0
-SAMPLES = (1, 4, 16)
-"""Samples per adapter in mode stoch; an answer with fewer samples has the first ones of 16."""
-OOD_SAMPLES = 4
-TUNING_SEED = 100
-"""Of the runs that choose gain and rate; no other run has its training images."""
-SEEDS = (0, 42, 1206, 2205, 25008)
+SAMPLES = 4
+"""Samples per adapter in mode stoch."""
+TUNING_SEEDS, SEEDS = (100, 101), (0, 42, 1206)
+"""Of the runs that choose, and of those of the table; each seed has its own training images."""
+DATA = DataSettings(
+    kind="imagefolder",
+    path="cifar10-jpeg.tar.xz",
+    split="lesion-best-epoch",
+    at_most={"validation": 1000, "test": 2000},
+)
+LADDER = tuple(float(f"{base}e{exponent}") for exponent in range(-6, 2) for base in (1, 3))
+"""The learning rates that may be tried, a half decade apart."""
+MAX_EXTENSIONS, EDGE = 2, 0.1
+"""Further rates that are tried beyond a rate that is better than its neighbour by EDGE nats."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What is trained: adapters with or without draws in training, or (`whole`) all weights."""
+    """What is trained: one adapter of rank 20, or what takes its place.
 
+    A `fitted` arm trains nothing: its method is fitted to the trained adapter of `lora`, with each
+    of the `options` on the first tuning seed, and with the best one in the table.
+    """
+
+    method: MethodSettings = DEFAULT_METHOD
+    sampling: bool = False
+    """Draws in training."""
+    dropout: float = 0.0
+    """Of the inputs of A, in training and in mode stoch."""
+    whole: bool = False
+    """All weights are trained."""
     adapters: int = 1
     rank: int = 20
-    samples: int = 1
-    sampling: bool = False
-    dropout: float = 0.0
-    whole: bool = False
-    method: str = "eulerlora"
-    rate_of: str = ""
-    """The arm whose chosen rate this one takes; itself if empty."""
-    best_epoch: bool = False
-    """Evaluate the weights of the epoch with the lowest validation NLL too."""
+    rates: tuple[float, float] = (3e-4, 1e-3)
+    gains: tuple[float, ...] = (0.3, 1.0)
+    fitted: bool = False
+    options: tuple[MethodSettings, ...] = ()
 
 
 ARMS: Mapping[str, Arm] = {
-    "lora": Arm(best_epoch=True),
-    "eulerlora-1": Arm(sampling=True),
-    "lora-dropout": Arm(dropout=0.1, rate_of="lora"),
-    "eulerlora-1x4": Arm(samples=4, sampling=True, rate_of="eulerlora-1"),
-    "eulerlora-2": Arm(adapters=2, sampling=True),
-    "bayeslora": Arm(sampling=True, method="bayeslora"),
-    "bayeslora-slower": Arm(sampling=True, method="bayeslora", rate_of="eulerlora-1"),
-    "ensemble-20x2": Arm(adapters=2),
-    "ensemble-8x16": Arm(adapters=16, rank=8, rate_of="ensemble-20x2"),
-    "whole": Arm(whole=True),
+    "lora": Arm(),
+    "eulerlora": Arm(sampling=True),
+    "mc-dropout": Arm(dropout=0.1),
+    "laplace": Arm(LaplaceSettings(structure="kron", images=512), fitted=True),
+    "swag": Arm(
+        fitted=True, options=tuple(SWAGSettings(learning_rate=rate) for rate in (1e-3, 1e-2, 1e-1))
+    ),
+    "tfb": Arm(
+        fitted=True, options=tuple(TFBSettings(tolerance=share) for share in (0.01, 0.03, 0.1))
+    ),
+    "sngp": Arm(SNGPSettings()),
+    "last-layer": Arm(LastLayerEnsembleSettings(), adapters=4, rank=1, gains=(1.0,)),
+    "bayeslora": Arm(BayesLoRASettings(), sampling=True),
+    "scalabl": Arm(GaussianCoefficientsSettings(), sampling=True),
+    "blob": Arm(BLoBSettings(), sampling=True),
+    "ivon": Arm(IVONSettings(), sampling=True, rates=(1e-1, 3e-1)),
+    "whole": Arm(whole=True, rates=(3e-5, 1e-4), gains=(1.0,)),
 }
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: members of an arm that answer together, and their mode.
+
+    Each member is a run. It learns from its own loss, and its gradient is clipped by itself, so
+    that a member does not depend on how many there are: smaller ensembles share those of larger
+    ones.
+    """
+
+    arm: str
+    members: int = 1
+    samples: int = 0
+    """Per adapter; 0 is mode det."""
+    tuned_as: str = ""
+    """The row whose rate and gain this one takes; itself if empty."""
+
+    @property
+    def mode(self) -> str:
+        return f"stoch-{self.samples}" if self.samples else "det"
+
+
+ROWS: Mapping[str, Row] = {
+    "lora": Row("lora"),
+    "lora-sampled": Row("lora", samples=SAMPLES, tuned_as="lora"),
+    "eulerlora-1": Row("eulerlora", samples=SAMPLES),
+    "eulerlora-1-det": Row("eulerlora", tuned_as="eulerlora-1"),
+    "eulerlora-2": Row("eulerlora", members=2, samples=SAMPLES),
+    "eulerlora-2-det": Row("eulerlora", members=2, tuned_as="eulerlora-2"),
+    "ensemble-2": Row("lora", members=2),
+    "mc-dropout": Row("mc-dropout", samples=SAMPLES),
+    "ensemble-8": Row("lora", members=8, tuned_as="ensemble-2"),
+    "laplace": Row("laplace", samples=SAMPLES, tuned_as="lora"),
+    "swag": Row("swag", samples=SAMPLES, tuned_as="lora"),
+    "tfb": Row("tfb", samples=SAMPLES, tuned_as="lora"),
+    "last-layer-ensemble": Row("last-layer"),
+    "sngp": Row("sngp"),
+    "bayeslora": Row("bayeslora", samples=SAMPLES),
+    "scalabl": Row("scalabl", samples=SAMPLES),
+    "blob": Row("blob", samples=SAMPLES),
+    "ivon": Row("ivon", samples=SAMPLES),
+    "deep-ensemble": Row("whole", members=4, tuned_as="whole"),
+    "ensemble-16": Row("lora", members=16, tuned_as="ensemble-2"),
+    "whole": Row("whole"),
+}
+ORDER: tuple[tuple[str, ...], ...] = (
+    ("lora", "lora-sampled", "eulerlora-1", "eulerlora-1-det", "eulerlora-2", "eulerlora-2-det",
+     "ensemble-2"),
+    ("mc-dropout",),
+    ("ensemble-8",),
+    ("laplace", "swag", "tfb"),
+    ("last-layer-ensemble", "sngp"),
+    ("bayeslora",),
+    ("scalabl",),
+    ("blob",),
+    ("ivon",),
+    ("whole", "deep-ensemble"),
+    ("ensemble-16",),
+)  # fmt: skip
+"""Groups of rows in the order of their runs, tuning first: what ends early is useful by itself."""
 
 
 @dataclass(frozen=True)
 class Run:
-    stage: str
-    dataset: str
-    backbone: str
-    image_size: int
+    stage: Literal["tuning", "claims", "repeat"]
     arm: str
     gain: float
     rate: float
-    head: str
     seed: int
-    images: int  # for training, resampled for every seed
-    epochs: int
+    member: int = 0
+    option: int | None = None
+    """Of the arm's options."""
+
+    @property
+    def name(self) -> str:
+        option = "" if self.option is None else f"-option{self.option}"
+        cell = f"{self.arm}-{self.gain:g}-{self.rate:g}{option}"
+        return f"{self.stage}-{cell}-{self.seed}-{self.member}"
+
+    @property
+    def member_seed(self) -> int:
+        """Of the initial tensors and of the draws; member 0 has the seed itself."""
+        if self.member == 0:
+            return self.seed
+        return int(np.random.SeedSequence((self.seed, self.member)).generate_state(1)[0])
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """Where images come from, and how many serve validation and test."""
-
-    settings: DataSettings
-    flips: str  # of the training view, `horizontal` or `both`
-    rates_of: str = ""
-    """The data set whose chosen gain and rates this one takes; itself if empty."""
+@dataclass(frozen=True, order=True)
+class Cell:
+    gain: float
+    rate: float
 
 
-DATASETS: Mapping[str, DataSet] = {
-    "cifar10": DataSet(
-        DataSettings(
-            kind="imagefolder",
-            path="cifar10-jpeg.tar.xz",
-            split="lesion-best-epoch",
-            at_most={"validation": 1000, "test": 2000},
-        ),
-        flips="horizontal",
-    ),
-    "ham10000": DataSet(DataSettings(kind="ham10000", split="lesion-best-epoch"), flips="both"),
-    "ham10000-paper": DataSet(
-        DataSettings(kind="ham10000", split="paper"), flips="both", rates_of="ham10000"
-    ),
-}
-
-RATES = (1e-4, 3e-4, 1e-3, 3e-3)
-WHOLE_RATES = (1e-5, 3e-5, 1e-4, 3e-4)
-GAIN_ARMS = ("eulerlora-1", "lora", "ensemble-20x2")
-PRIMARY_ARMS = ("lora", "eulerlora-1")
-"""Of the first primary endpoint; they have all seeds on CIFAR-10, all else has the first three."""
-SHORT: Mapping[str, Any] = {"seed": TUNING_SEED, "images": 1000, "epochs": 8}
+Results = Mapping[Run, Mapping[str, Any]]
+"""The lines of finished runs."""
 
 
-def gain_runs(base: Mapping[str, Any], _: Sequence[Mapping[str, Any]]) -> Iterator[Run]:
-    """Yields the grid of gains and rates: 1,000 images, 8 epochs."""
-    for gain, rate, arm in itertools.product(
-        (1.0, 10.0, 3.0, 0.3), (1e-3, 3e-4, 3e-3, 1e-4), GAIN_ARMS
-    ):
-        yield Run(**base, **SHORT, stage="gain", arm=arm, gain=gain, rate=rate)
+def planned_runs(results: Results) -> Iterator[Run]:
+    """Yields the runs that the results allow, in the order of the protocol.
+
+    A group whose tuning has not finished yields the tuning runs that are known so far.
+    """
+    for group in ORDER:
+        rows = [ROWS[name] for name in group]
+        yield from dict.fromkeys(itertools.chain(*(tuning_runs(row, results) for row in rows)))
+        claims = (claims_runs(row, results) for row in rows)
+        yield from sorted(
+            dict.fromkeys(itertools.chain(*claims)), key=lambda run: SEEDS.index(run.seed)
+        )
+        if group is ORDER[0]:
+            yield from (replace(run, stage="repeat") for run in repeated(results))
 
 
-def rate_runs(base: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> Iterator[Run]:
-    """Yields the runs that choose the rate of the other arms, at the chosen gain."""
-    gain = chosen_gain(results, base)
-    for name, arm in ARMS.items():
-        if not arm.rate_of and name not in GAIN_ARMS:
-            for rate in WHOLE_RATES if arm.whole else RATES:
-                yield Run(**base, **SHORT, stage="rate", arm=name, gain=gain, rate=rate)
+def repeated(results: Results) -> list[Run]:
+    """The run that is made twice, to compare its bits."""
+    return list(claims_runs(ROWS["lora"], results))[:1]
 
 
-def claims_runs(base: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> Iterator[Run]:
-    """Yields the runs of the claims: first the primary arms, then all others of a seed in turn."""
-    tuned = {**base, "dataset": DATASETS[base["dataset"]].rates_of or base["dataset"]}
-    gain = chosen_gain(results, tuned)
-    long: dict[str, Any] = {"stage": "claims", "images": 2500, "epochs": 8, "gain": gain}
-    others = [name for name in ARMS if name not in PRIMARY_ARMS]
-    seeds = SEEDS if base["dataset"] == "cifar10" else SEEDS[:3]
-    for seed, name in (
-        *itertools.product(seeds, PRIMARY_ARMS),
-        *itertools.product(SEEDS[:3], others),
-    ):
-        rate = chosen_rate(results, tuned, ARMS[name].rate_of or name)
-        if rate is not None:
-            yield Run(**base, **long, arm=name, rate=rate, seed=seed)
+def tuning_runs(row: Row, results: Results) -> Iterator[Run]:
+    """Yields the runs that choose rate and gain of a row, or the option of a fitted arm."""
+    arm = ARMS[row.arm]
+    if arm.fitted:
+        cell = chosen_cell(ROWS["lora"], results)
+        if cell is not None:
+            for option in range(len(arm.options)):
+                yield tuning_run(row.arm, cell, TUNING_SEEDS[0], option=option)
+        return
+    if row.tuned_as:
+        return
+    first, second = TUNING_SEEDS
+    for cell in first_cells(row, results):
+        yield from cell_runs(row, cell, first)
+    for cell in finalists(row, results):
+        yield from cell_runs(row, cell, second)
 
 
-STAGES: Mapping[str, Callable[..., Iterator[Run]]] = {
-    "gain": gain_runs,
-    "rate": rate_runs,
-    "claims": claims_runs,
-}
+def tuning_run(arm: str, cell: Cell, seed: int, member: int = 0, option: int | None = None) -> Run:
+    return Run("tuning", arm, cell.gain, cell.rate, seed, member, option)
 
 
-def chosen_gain(results: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> float:
-    """The gain with the lowest validation NLL, the mean over methods at their best rate."""
-    best: dict[float, dict[str, float]] = {}
-    for result in results:
-        if not {"stage": "gain", **base}.items() <= result["run"].items():
-            continue
-        run, nll = result["run"], finite_or_infinite(result["validation"]["nll"])
-        arms = best.setdefault(run["gain"], {})
-        arms[run["arm"]] = min(nll, arms.get(run["arm"], math.inf))
-    return min(best, key=lambda gain: float(np.mean(list(best[gain].values()))))
+def cell_runs(row: Row, cell: Cell, seed: int) -> list[Run]:
+    """The members that a cell of a row is judged by; one adapter is judged by the mean of two where
+    two are trained anyway."""
+    pairs = max(other.members for other in ROWS.values() if _is_tuned(other, row.arm))
+    return [tuning_run(row.arm, cell, seed, member) for member in range(pairs)]
 
 
-def chosen_rate(
-    results: Sequence[Mapping[str, Any]], base: Mapping[str, Any], arm: str
-) -> float | None:
-    """The rate of an arm with the lowest validation NLL at that gain; None before its runs."""
-    expected = {
-        "stage": "gain" if arm in GAIN_ARMS else "rate",
-        "arm": arm,
-        "gain": chosen_gain(results, base),
-    }
-    runs = [r for r in results if {**base, **expected}.items() <= r["run"].items()]
-    if len(runs) < len(WHOLE_RATES if ARMS[arm].whole else RATES):
+def _is_tuned(row: Row, arm: str) -> bool:
+    return row.arm == arm and not row.tuned_as
+
+
+def first_cells(row: Row, results: Results) -> list[Cell]:
+    """The cells of the first tuning seed: the grid, then rates beyond its edge at the best gain.
+
+    The next rate is added if the best cell is at the edge and better than its neighbour by EDGE:
+    otherwise the best rate is about there or between the two.
+    """
+    arm = ARMS[row.arm]
+    cells = [Cell(gain, rate) for gain in arm.gains for rate in arm.rates]
+    for _ in range(MAX_EXTENSIONS):
+        nll = known_nll(row, cells, TUNING_SEEDS[0], results)
+        if nll is None:
+            break
+        best = min(cells, key=nll.__getitem__)
+        lowest, *_, highest = rates = sorted(cell.rate for cell in cells if cell.gain == best.gain)
+        at = rates.index(best.rate)
+        neighbour = rates[1] if at == 0 else rates[at - 1]
+        is_steep = nll[Cell(best.gain, neighbour)] - nll[best] > EDGE
+        if best.rate not in (lowest, highest) or not is_steep:
+            break
+        step = -1 if best.rate == lowest else 1
+        cells.append(Cell(best.gain, LADDER[LADDER.index(best.rate) + step]))
+    return cells
+
+
+def finalists(row: Row, results: Results) -> list[Cell]:
+    """The best two cells of the first tuning seed; none before its runs."""
+    cells = first_cells(row, results)
+    nll = known_nll(row, cells, TUNING_SEEDS[0], results)
+    return [] if nll is None else sorted(cells, key=nll.__getitem__)[:2]
+
+
+def chosen_cell(row: Row, results: Results) -> Cell | None:
+    """The finalist with the lowest mean NLL over both tuning seeds; None before its runs."""
+    row = ROWS[row.tuned_as] if row.tuned_as else row
+    cells = finalists(row, results)
+    by_seed = [known_nll(row, cells, seed, results) for seed in TUNING_SEEDS]
+    complete = [nll for nll in by_seed if nll]
+    if len(complete) < len(TUNING_SEEDS):
         return None
-    best = min(runs, key=lambda r: finite_or_infinite(r["validation"]["nll"]))
-    return float(best["run"]["rate"])
+    return min(cells, key=lambda cell: sum(nll[cell] for nll in complete))
 
 
-def finite_or_infinite(nll: float) -> float:
-    """An NLL; infinity for NaN, which no comparison would order."""
+def known_nll(
+    row: Row, cells: Sequence[Cell], seed: int, results: Results
+) -> dict[Cell, float] | None:
+    """The NLL of every cell; None before their runs."""
+    known = {cell: cell_nll(row, cell, seed, results) for cell in cells}
+    values = {cell: nll for cell, nll in known.items() if nll is not None}
+    return values if len(values) == len(cells) else None
+
+
+def cell_nll(row: Row, cell: Cell, seed: int, results: Results) -> float | None:
+    """Validation NLL of a cell in the mode of the row; None before its runs.
+
+    That of the members together, or for a row of one member the mean over the members.
+    """
+    known = [results.get(run) for run in cell_runs(row, cell, seed)]
+    members = [result["validation"] for result in known if result is not None]
+    if len(members) < len(known):
+        return None
+    if row.members == 1:
+        nll = float(np.mean([validation[row.mode] for validation in members]))
+    else:
+        nll = float(members[-1][f"{row.mode}-members"])
     return nll if math.isfinite(nll) else math.inf
+
+
+def chosen_option(arm: str, results: Results) -> int | None:
+    """The option of a fitted arm with the lowest validation NLL; None before its runs."""
+    cell = chosen_cell(ROWS["lora"], results)
+    if cell is None:
+        return None
+    known = [
+        results.get(tuning_run(arm, cell, TUNING_SEEDS[0], option=option))
+        for option in range(len(ARMS[arm].options))
+    ]
+    nll = [run["validation"][f"stoch-{SAMPLES}"] for run in known if run is not None]
+    return int(np.argmin(np.nan_to_num(nll, nan=np.inf))) if len(nll) == len(known) else None
+
+
+def claims_runs(row: Row, results: Results) -> Iterator[Run]:
+    """Yields the runs of a row of the table; none before its tuning."""
+    cell, arm, option = chosen_cell(row, results), ARMS[row.arm], None
+    if cell is None:
+        return
+    if arm.options:
+        option = chosen_option(row.arm, results)
+        if option is None:
+            return
+    for seed, member in itertools.product(SEEDS, range(row.members)):
+        yield Run("claims", row.arm, cell.gain, cell.rate, seed, member, option)
 
 
 def prepared(
@@ -225,294 +368,364 @@ def prepared(
     return torch.stack(pixels), torch.tensor([image.label for image in images])
 
 
-def augmented(pixels: Tensor, flips: str, generator: torch.Generator) -> Tensor:
-    """Flipped images, shifted by up to an eighth of their side; (n, 3, s, s) in [0, 1]."""
+def augmented(pixels: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirrored images, shifted by up to an eighth of their side; (n, 3, s, s) in [0, 1]."""
     images = pixels.float() / 255
     border = images.shape[-1] // 8
-    padded = torch.nn.functional.pad(images, [border] * 4, mode="reflect")
+    padded = nn.functional.pad(images, [border] * 4, mode="reflect")
     views = []
     for image in padded:
         top, left = torch.randint(2 * border + 1, (2,), generator=generator).tolist()
         view = image[:, top : top + pixels.shape[-1], left : left + pixels.shape[-1]]
-        flipped = torch.rand(2, generator=generator) < 0.5
-        dims = [2] * bool(flipped[0]) + [1] * (bool(flipped[1]) and flips == "both")
-        views.append(view.flip(dims))
+        mirrored = torch.rand(2, generator=generator)[0] < 0.5
+        views.append(view.flip(2) if mirrored else view)
     return torch.stack(views)
 
 
-def network_of(
-    run: Run, backbone_file: Path, images: ImageParts, device: torch.device
-) -> AdaptedVisionTransformer:
-    arm, file = ARMS[run.arm], load_backbone(backbone_file)
-    backbone = at_image_size(file.backbone, run.image_size)
-    preprocessing, classes = file.preprocessing.at_size(run.image_size), len(images.classes)
+class Pictures:
+    """The images of all parts, prepared for a network and kept for the next run."""
+
+    def __init__(self, directory: Path, preprocessing: Preprocessing) -> None:
+        images = read_dataset(DATA, directory)
+        svhn = read_ood_set(OodSettings(kind="images", path="svhn"), directory).images
+        test = images.parts["test"]
+        self._parts = {**images.parts, "svhn": evenly_spaced(svhn, len(test))}
+        self._preprocessing = preprocessing
+        self._prepared: dict[str, Batch] = {}
+        self.classes = len(images.classes)
+
+    def part(self, name: str) -> Batch:
+        """`validation`, `test` or `svhn`, whose labels are none of the classes."""
+        return self._of(name, self._parts[name])
+
+    def training(self, seed: int) -> Batch:
+        """The training images of a seed, of all classes equally."""
+        images = self._parts["train"]
+        labels = [image.label for image in images]
+        chosen, _ = train_test_split(images, train_size=IMAGES, stratify=labels, random_state=seed)
+        return self._of(f"train-{seed}", chosen)
+
+    def _of(self, name: str, images: Sequence[LabelledImage]) -> Batch:
+        if name not in self._prepared:
+            self._prepared[name] = prepared(images, self._preprocessing)
+        return self._prepared[name]
+
+
+def epoch_batches(images: Batch, seed: int, epoch: int) -> Iterator[Batch]:
+    """Yields the views of an epoch and their labels; its own generator gives order and views."""
+    pixels, labels = images
+    generator = torch.Generator().manual_seed(seed * 1000 + epoch)
+    for batch in torch.randperm(len(labels), generator=generator).split(BATCH):
+        yield augmented(pixels[batch], generator), labels[batch]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """The `FinishedRun` of a run, in float32."""
+
+    images: Batch
+    validation: Batch
+    objective: AdapterObjective
+    seed: int
+    clip_norm: float = CLIP_NORM
+
+    @property
+    def image_count(self) -> int:
+        return len(self.images[1])
+
+    def last_epoch(self) -> Iterator[Batch]:
+        return epoch_batches(self.images, self.seed, EPOCHS - 1)
+
+    def inputs(self, part: Literal["train", "calibration"], count: int) -> Batch:
+        pixels, labels = self.images if part == "train" else self.validation
+        chosen = evenly_spaced(range(len(labels)), count)
+        return pixels[list(chosen)].float() / 255, labels[list(chosen)]
+
+    def losses(self, steps: int) -> Iterator[Tensor]:
+        epochs = (epoch_batches(self.images, self.seed, epoch) for epoch in itertools.count())
+        batches = itertools.islice(itertools.chain.from_iterable(epochs), steps)
+        for step, (views, labels) in enumerate(batches):
+            draw = self.objective.draw(self.seed, step, 0)
+            loss = self.objective.loss(self.objective.network, views, labels, draw)
+            yield loss / self.objective.weight(labels)
+
+    def total(self, values: Tensor) -> Tensor:
+        return values
+
+
+def network_of(run: Run, arm: Arm, backbone_file: Path, classes: int) -> AdaptedVisionTransformer:
+    """The network of a run before its training."""
+    file = load_backbone(backbone_file)
+    backbone = at_image_size(file.backbone, IMAGE_SIZE)
+    preprocessing = file.preprocessing.at_size(IMAGE_SIZE)
+    generator = torch.Generator().manual_seed(run.member_seed)
     if arm.whole:
         network = whole_network(backbone, WholeNetworkSettings(), classes, preprocessing)
-        network.heads.initialise(torch.Generator().manual_seed(run.seed))
-    else:
-        settings = AdapterSettings(
-            adapters=arm.adapters,
-            rank=arm.rank,
-            min_rank=(arm.rank + 1) // 2,
-            init_gain=run.gain,
-        )
-        method = methods()[arm.method].settings_type(name=arm.method)
-        network = build_network(backbone, settings, classes, preprocessing, method)
-        network.initialise(torch.Generator().manual_seed(run.seed))
-    network.to(device)
-    if run.head == "probe":
-        fit_heads(network, images, device)
+        network.heads.initialise(generator)
+        return network
+    settings = AdapterSettings(
+        adapters=arm.adapters, rank=arm.rank, min_rank=(arm.rank + 1) // 2, init_gain=run.gain
+    )
+    network = build_network(backbone, settings, classes, preprocessing, arm.method)
+    network.initialise(generator)
+    if not _is_fitted_in_float32(network):
+        round_frozen(network)
     return network
 
 
-@torch.inference_mode()
-def logits_of(network: AdaptedVisionTransformer, pixels: Tensor, samples: int) -> Tensor:
-    """Logits (n, adapters, samples or 1, classes) float32 on the CPU; 0 samples are mode det.
+def _is_fitted_in_float32(network: AdaptedVisionTransformer) -> bool:
+    return type(network.method).after_training is not Method.after_training
 
-    Every image has draws of its own, from a generator of its index.
+
+def round_frozen(network: AdaptedVisionTransformer) -> None:
+    """Rounds the frozen matrices once: autocast would round them to the same values in every step,
+    which takes a fifth of its time."""
+    for layer in network.backbone.encoder.layers:
+        for module in layer.modules():
+            if isinstance(module, (nn.Linear, nn.MultiheadAttention)):
+                for parameter in module.parameters(recurse=False):
+                    parameter.data = parameter.data.bfloat16()
+
+
+@torch.inference_mode()
+def logits_of(network: AdaptedVisionTransformer, arm: Arm, pixels: Tensor, samples: int) -> Tensor:
+    """Logits (n, trajectories, classes) float32; 0 samples are mode det.
+
+    Every image has draws of its own, from a generator of its index; dropout has one for each
+    batch.
     """
-    batches = []
-    adapters, device = network.settings.adapters, network.heads.weight.device
+    batches, adapters = [], network.settings.adapters
     for start in range(0, len(pixels), EVALUATION_BATCH):
-        part = pixels[start : start + EVALUATION_BATCH].to(device).float() / 255
-        count = len(part)
-        if samples:
-            drawn = [
-                network.method.sample(samples, torch.Generator().manual_seed(start + index))
-                for index in range(count)
-            ]
-            draws = RowDraws.cat(drawn, [adapters * samples] * count)
+        part = pixels[start : start + EVALUATION_BATCH].float() / 255
+        count, generators = len(part), map(torch.Generator().manual_seed, itertools.count(start))
+        block: Block = adapted_block
+        if samples and not arm.dropout:
+            drawn = [network.method.sample(samples, next(generators)) for _ in range(count)]
         else:
-            draws = network.method.det().repeated(count)
-        rows = Rows.of([samples or 1] * count, adapters).to(device)
-        with torch.autocast(device.type, torch.bfloat16):
-            logits = network(part, rows, draws.to(part))
-        batches.append(logits.float().cpu().view(count, adapters, samples or 1, -1))
+            drawn = [network.method.det().repeated(samples or 1)] * count
+        if samples and arm.dropout:
+            block = DropoutBlock(arm.dropout, next(generators))
+        draws = RowDraws.cat(drawn, [adapters * (samples or 1)] * count)
+        with torch.autocast("cpu", torch.bfloat16):
+            rows = Rows.of([samples or 1] * count, adapters)
+            logits = network(part, rows, draws, block=block)
+        batches.append(logits.float().view(count, adapters * (samples or 1), -1))
     return torch.cat(batches)
 
 
-def measured(
-    logits: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | None
-) -> dict[str, float]:
-    """Metrics of the mean probability, also at the temperature fitted to `validation`.
-
-    `logits`: (n, trajectories, classes). `validation`: logits and labels of the same form.
-    """
-    values = _metrics(logits, labels)
-    if validation is not None:
-        temperature = fitted_temperature(*validation)
-        scaled = _metrics(logits / temperature, labels)
-        values["temperature"] = temperature
-        values |= {f"{name}_scaled": scaled[name] for name in ("nll", "ece", "brier")}
-    if logits.shape[1] > 1:
-        answers = summarise(logits.softmax(dim=-1))
-        labels_of_rows = logits.argmax(dim=-1)
-        values["mutual_information"] = float(answers.mutual_information.mean())
-        values["disagreement"] = float(
-            (labels_of_rows != answers.probabilities.argmax(dim=-1)[:, None]).double().mean()
-        )
-        values["logit_deviation"] = float(logits.double().std(dim=1).mean())
-    return values
+def mean_log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Logarithms of the mean probabilities (n, classes), float64, of (n, trajectories, classes)."""
+    return log_mean_probability((logits.double() / temperature).log_softmax(dim=-1))
 
 
-def _metrics(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    log_probabilities = logits.double().log_softmax(dim=-1)
-    weights, truth = unit_weights(len(labels)), labels.numpy()
-    metrics = classification_metrics(log_probabilities, truth, weights)
-    names = ("accuracy", "nll", "ece", "brier", "macro_f1", "macro_auroc")
-    return {name: float(metrics[name][0]) for name in names}
+def losses_of(log_probabilities: Tensor, labels: Tensor) -> Tensor:
+    return -log_probabilities[torch.arange(len(labels)), labels]
 
 
 def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
     """The temperature of the logits with the lowest NLL of the mean probability."""
 
     def nll(log_temperature: float) -> float:
-        scaled = logits.double() / math.exp(log_temperature)
-        log_mean = log_mean_probability(scaled.log_softmax(dim=-1))
-        return -float(log_mean[torch.arange(len(labels)), labels].mean())
+        scaled = mean_log_probabilities(logits, math.exp(log_temperature))
+        return float(losses_of(scaled, labels).mean())
 
     return math.exp(minimize_scalar(nll, bounds=(-3, 3), method="bounded").x)
-
-
-def adapter_ratio(network: AdaptedVisionTransformer) -> float | None:
-    """The median of ||B A|| / ||W0|| over blocks, projections and adapters."""
-    ratios = []
-    for block, adapters in zip(network.backbone.encoder.layers, network.blocks, strict=True):
-        attention = block.self_attention
-        assert isinstance(attention, SelfAttention)
-        assert isinstance(adapters, AttentionAdapters)
-        frozen = [*attention.in_proj_weight.chunk(3), attention.out_proj.weight]
-        for weight, down, up in zip(frozen, adapters.down, adapters.up, strict=True):
-            products = up.detach().transpose(1, 2) @ down.detach()  # (adapters, width, width)
-            ratios += (products.flatten(1).norm(dim=1) / weight.norm()).tolist()
-    return float(np.median(ratios))
 
 
 def train(
     run: Run,
     network: AdaptedVisionTransformer,
-    images: ImageParts,
-    data: DataSet,
+    objective: AdapterObjective,
+    images: Batch,
     state_file: Path,
-) -> tuple[list[dict[str, float]], dict[str, Tensor] | None]:
-    """Trains in place; returns the curve, and the weights of the best epoch if the arm keeps them.
+) -> tuple[list[dict[str, float]], float]:
+    """Trains in place; returns the curve and the seconds of processor time.
 
-    The curve has the mean training loss and the validation NLL of mode det of every epoch; a run
-    whose loss is not finite goes on to the end and has the NLL NaN.
+    The curve has of every epoch the mean training loss and the share of steps whose gradient was
+    clipped. Training ends with a loss that is not finite.
     """
-    arm, device = ARMS[run.arm], network.heads.weight.device
-    parts = images.parts
-    chosen = parts["train"]
-    if run.images < len(chosen):
-        classes = [image.label for image in chosen]
-        chosen, _ = train_test_split(
-            chosen, train_size=run.images, stratify=classes, random_state=run.seed
-        )
-    pixels, labels = prepared(chosen, network.preprocessing)
-    validation = None
-    if "validation" in parts:
-        validation = prepared(parts["validation"], network.preprocessing)
-    settings = AdapterTraining(
-        epochs=run.epochs,
-        batch_size=BATCH,
-        samples=arm.samples,
-        sampling=arm.sampling,
-        adapter_dropout=arm.dropout,
-    )
-    class_weights = torch.ones(len(images.classes))
-    if run.dataset == "ham10000-paper":  # the paper weights its split
-        counts = labels.bincount(minlength=len(images.classes))
-        class_weights = effective_number_weights(counts, beta=0.9991).float()
-    objective = AdapterObjective(
-        network, settings, class_weights.to(device), image_count=len(labels)
-    )
-    trained = [p for p in network.parameters() if p.requires_grad]
-    optimiser = AdamW(trained, lr=run.rate, weight_decay=WEIGHT_DECAY)
-    steps_per_epoch = math.ceil(len(labels) / BATCH)
-    fraction = warmup_cosine(run.epochs * steps_per_epoch, "auto")
+    arm = ARMS[run.arm]
+    named = {n: p for n, p in network.named_parameters() if p.requires_grad}
+    own = objective.optimiser(named, WEIGHT_DECAY)
+    optimiser = own or AdamW(named.values(), lr=run.rate, weight_decay=WEIGHT_DECAY)
+    clipped = list(named.values()) if own is None else own.param_groups[0]["params"]
+    steps_per_epoch = math.ceil(IMAGES / BATCH)
+    fraction = warmup_cosine(EPOCHS * steps_per_epoch, "auto")
+    order_seed = run.member_seed if arm.whole else run.seed  # members of adapters share the views
     curve: list[dict[str, float]] = []
-    best: dict[str, Tensor] | None = None
+    seconds = 0.0
     if state_file.exists():
-        state = torch.load(state_file, map_location=device, weights_only=True)
+        state = torch.load(state_file, weights_only=True)
         if state["run"] == asdict(run):
             with torch.no_grad():
-                for parameter, value in zip(trained, state["weights"], strict=True):
-                    parameter.copy_(value)
+                for name, parameter in named.items():
+                    parameter.copy_(state["weights"][name])
             optimiser.load_state_dict(state["optimiser"])
-            curve, best = state["curve"], state["best"]
-    for epoch in range(len(curve), run.epochs):
-        generator = torch.Generator().manual_seed(run.seed * 1000 + epoch)
-        order = torch.randperm(len(labels), generator=generator)
-        total = 0.0
-        for index, batch in enumerate(order.split(BATCH)):
+            curve, seconds = state["curve"], state["cpu_s"]
+    for epoch in range(len(curve), EPOCHS):
+        started, total, long = time.process_time(), 0.0, 0
+        for index, (views, labels) in enumerate(epoch_batches(images, order_seed, epoch)):
             step = epoch * steps_per_epoch + index
             for group in optimiser.param_groups:
                 group["lr"] = run.rate * fraction(step)
-            views = augmented(pixels[batch], data.flips, generator).to(device)
-            truth = labels[batch].to(device)
-            with attention_kernels(device):
-                with torch.autocast(device.type, torch.bfloat16):
-                    draw = objective.draw(run.seed, step, 0)
-                    losses = objective.loss(network, views, truth, draw)
-                loss = losses / objective.weight(truth)
+            with attention_kernels(torch.device("cpu")):
+                with torch.autocast("cpu", torch.bfloat16):
+                    draw = objective.draw(run.member_seed, step, 0)
+                    loss = objective.loss(network, views, labels, draw) / objective.weight(labels)
                 optimiser.zero_grad()
                 loss.backward()
-            torch.nn.utils.clip_grad_norm_(trained, CLIP_NORM)
+            norm = nn.utils.clip_grad_norm_(clipped, CLIP_NORM)
+            if not (math.isfinite(loss.item()) and norm.isfinite()):
+                print(f"  step {step}: loss {loss.item()}, gradient norm {norm:g}", flush=True)
+                return [*curve, {"loss": math.nan, "clipped": math.nan}], seconds
             optimiser.step()
-            total += float(loss.detach()) * len(batch)
-        curve.append({"loss": total / len(labels)})
-        if validation is not None:
-            logits = logits_of(network, validation[0], samples=0).flatten(1, 2)
-            curve[-1]["validation_nll"] = _metrics(logits, validation[1])["nll"]
-            if arm.best_epoch and curve[-1]["validation_nll"] <= min(
-                entry["validation_nll"] for entry in curve
-            ):
-                best = {n: p.detach().clone() for n, p in network.adapter_parameters()}
+            objective.after_step()
+            total, long = total + loss.item() * len(labels), long + int(norm > CLIP_NORM)
+        seconds += time.process_time() - started
+        curve.append({"loss": total / IMAGES, "clipped": long / steps_per_epoch})
+        print(f"  epoch {epoch + 1}: {curve[-1]}", flush=True)
         state = {
             "run": asdict(run),
-            "weights": [parameter.detach() for parameter in trained],
+            "weights": {name: parameter.detach() for name, parameter in named.items()},
             "optimiser": optimiser.state_dict(),
             "curve": curve,
-            "best": best,
+            "cpu_s": seconds,
         }
         torch.save(state, state_file.with_suffix(".new"))
         state_file.with_suffix(".new").replace(state_file)
-        print(f"  epoch {epoch + 1}: {curve[-1]}", flush=True)
-    return curve, best
+    return curve, seconds
 
 
-def result_of(
-    run: Run, backbone: Path, directory: Path, state_file: Path, device: torch.device
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Folder:
+    """What the program writes: lines of results, and of every run logits and perhaps weights."""
+
+    path: Path
+
+    @property
+    def lines(self) -> Path:
+        return self.path / "methods.jsonl"
+
+    @property
+    def pictures(self) -> Path:
+        return self.path / "methods.npz"
+
+    def results(self) -> Results:
+        return {Run(**result["run"]): result for result in read_results(self.lines)}
+
+    def state(self, run: Run) -> Path:
+        return self.path / f"{run.name}.state"
+
+    def weights(self, run: Run) -> Path:
+        return self.path / "weights" / f"{run.name}.pt"
+
+    def logits(self, run: Run) -> Path:
+        return self.path / "logits" / f"{run.name}.npz"
+
+    def read_logits(self, runs: Iterable[Run], part: str, mode: str) -> Tensor:
+        """Logits (n, trajectories of all runs, classes)."""
+        arrays = [np.load(self.logits(run))[f"{part}-{mode}"] for run in runs]
+        return torch.from_numpy(np.concatenate(arrays, axis=1))
+
+
+def result_of(run: Run, backbone: Path, pictures: Pictures, folder: Folder) -> dict[str, Any]:
     """Trains and evaluates a run; returns its line."""
-    started = time.monotonic()
-    data = DATASETS[run.dataset]
-    images = read_dataset(data.settings, directory)
-    network = network_of(run, backbone, images, device)
-    curve, best = train(run, network, images, data, state_file)
-    trained_s = time.monotonic() - started
-    result: dict[str, Any] = {"run": asdict(run), "curve": curve, "train_s": round(trained_s)}
     arm = ARMS[run.arm]
-    if not arm.whole:
-        result["ratio"] = adapter_ratio(network)
-    final = (
-        []
-        if "validation" not in images.parts
-        else [prepared(images.parts["validation"], network.preprocessing)]
+    if run.option is not None:
+        arm = replace(arm, method=arm.options[run.option])
+    network = network_of(run, arm, backbone, pictures.classes)
+    images, validation = pictures.training(run.seed), pictures.part("validation")
+    settings = AdapterTraining(
+        epochs=EPOCHS,
+        batch_size=BATCH,
+        samples=1,
+        sampling=arm.sampling,
+        adapter_dropout=arm.dropout,
     )
-    modes: list[int] = [0] if arm.whole or arm.adapters == 16 else [0, max(SAMPLES)]
-    validation = {}
-    for pixels, labels in final:
-        validation = {
-            samples: (logits_of(network, pixels, samples), labels)
-            for samples in ([0] if run.stage != "claims" else modes)
-        }
-        result["validation"] = _metrics(validation[0][0].flatten(1, 2), labels)
-    if run.stage == "claims":
-        result["test"] = tested(run, network, images, modes, validation, directory)
-        if best is not None:
-            for name, parameter in network.adapter_parameters():
-                parameter.data.copy_(best[name])
-            best_validation = {0: (logits_of(network, final[0][0], 0), final[0][1])}
-            result["best_epoch"] = tested(run, network, images, [0], best_validation, directory)
-    result["seconds"] = round(time.monotonic() - started)
+    weights = torch.ones(pictures.classes)
+    objective = AdapterObjective(network, settings, weights, image_count=IMAGES)
+    result: dict[str, Any] = {"run": asdict(run)}
+    started = time.process_time()
+    if arm.fitted:
+        trained = replace(run, arm="lora", option=None)
+        for name, value in torch.load(folder.weights(trained), weights_only=True).items():
+            network.get_parameter(name).data.copy_(value)
+        is_finite = True
+    else:
+        curve, seconds = train(run, network, objective, images, folder.state(run))
+        result |= {"curve": curve, "cpu_s": round(seconds)}
+        is_finite = math.isfinite(curve[-1]["loss"])
+        started = time.process_time()
+    if is_finite and _is_fitted_in_float32(network):
+        finished = TrainedRun(images, validation, objective, run.seed)
+        with attention_kernels(torch.device("cpu")):
+            network.method.after_training(network, finished)
+        result["fit_cpu_s"] = round(time.process_time() - started)
+        result["fitted"] = network.method.settings.model_dump(mode="json")
+    started = time.process_time()
+    trained_values = {n: p.detach() for n, p in network.named_parameters() if p.requires_grad}
+    result["sha256"] = tensors_sha256(trained_values)
+    if run.arm == "lora" and run.member == 0:
+        folder.weights(run).parent.mkdir(exist_ok=True)
+        torch.save(trained_values, folder.weights(run))
+    rows = [row for row in ROWS.values() if row.arm == run.arm and run.member < row.members]
+    if run.stage == "tuning":
+        rows = [row for row in rows if arm.fitted or not row.tuned_as]
+    parts = ("validation",) if run.stage == "tuning" else ("validation", "test", "svhn")
+    logits: dict[str, Any] = {
+        f"{part}-{row.mode}": logits_of(network, arm, pictures.part(part)[0], row.samples).numpy()
+        for row in {row.mode: row for row in rows}.values()
+        for part in parts
+    }
+    folder.logits(run).parent.mkdir(exist_ok=True)
+    np.savez(folder.logits(run), **logits)
+    result["validation"] = {}
+    for row in rows:
+        members = [replace(run, member=member) for member in range(row.members)]
+        if row.members > 1 and run.member == row.members - 1:
+            of_members = folder.read_logits(members, "validation", row.mode)
+            result["validation"][f"{row.mode}-members"] = _nll(of_members, validation[1])
+        own = folder.read_logits([run], "validation", row.mode)
+        result["validation"][row.mode] = _nll(own, validation[1])
+    result["evaluation_cpu_s"] = round(time.process_time() - started)
     return result
 
 
-def tested(
-    run: Run,
-    network: AdaptedVisionTransformer,
-    images: ImageParts,
-    modes: Sequence[int],
-    validation: Mapping[int, tuple[Tensor, Tensor]],
-    directory: Path,
+def _nll(logits: Tensor, labels: Tensor) -> float:
+    return float(losses_of(mean_log_probabilities(logits), labels).mean())
+
+
+def collect(folder: Folder, labels: Mapping[str, Tensor]) -> None:
+    """Writes the losses and confidences of the rows and seeds whose runs are finished."""
+    results = folder.results()
+    arrays: dict[str, Any] = {}
+    for name, row in ROWS.items():
+        runs = list(claims_runs(row, results))
+        for seed in SEEDS:
+            members = [run for run in runs if run.seed == seed]
+            if members and all(run in results for run in members):
+                values = picture_values(folder, row, members, labels)
+                arrays |= {f"{name}/{seed}/{key}": value for key, value in values.items()}
+    np.savez_compressed(folder.pictures, **arrays)
+
+
+def picture_values(
+    folder: Folder, row: Row, members: Sequence[Run], labels: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Metrics of the test part, and for CIFAR-10 of MSP against SVHN, by mode."""
-    pixels, labels = prepared(images.parts["test"], network.preprocessing)
-    outside = None
-    if run.dataset == "cifar10":
-        svhn = read_ood_set(OodSettings(kind="images", path="svhn"), directory).images
-        outside, _ = prepared(evenly_spaced(svhn, len(labels)), network.preprocessing)
-    results: dict[str, Any] = {}
-    for samples in modes:
-        logits = logits_of(network, pixels, samples)
-        fitted = validation.get(samples)
-        for count in SAMPLES if samples else (1,):
-            name = f"stoch-{count}" if samples else "det"
-            first = None if fitted is None else (fitted[0][:, :, :count].flatten(1, 2), fitted[1])
-            results[name] = measured(logits[:, :, :count].flatten(1, 2), labels, first)
-        if outside is not None:
-            count = min(samples, OOD_SAMPLES)
-            foreign = logits_of(network, outside, count)
-            inside_msp, outside_msp = (
-                part.flatten(1, 2).double().softmax(-1).mean(dim=1).amax(-1).numpy()
-                for part in (logits[:, :, : count or 1], foreign)
-            )
-            scores = ood_metrics(inside_msp, outside_msp, unit_weights(2 * len(labels)))
-            results[name if not samples else f"stoch-{count}"]["svhn"] = {
-                key: float(value[0]) for key, value in scores.items()
-            }
-    return results
+    """Of every test picture its loss, its confidence (MSP) and if its label is right, at
+    temperature 1 and, `_scaled`, at the one fitted to the validation part; confidences on SVHN."""
+    logits = {
+        part: folder.read_logits(members, part, row.mode) for part in ("validation", "test", "svhn")
+    }
+    temperature = fitted_temperature(logits["validation"], labels["validation"])
+    values: dict[str, Any] = {"temperature": temperature}
+    for ending, of_logits in (("", 1.0), ("_scaled", temperature)):
+        log_p = mean_log_probabilities(logits["test"], of_logits)
+        values[f"nll{ending}"] = losses_of(log_p, labels["test"]).float().numpy()
+        values[f"confidence{ending}"] = log_p.amax(dim=-1).exp().float().numpy()
+        values[f"right{ending}"] = (log_p.argmax(dim=-1) == labels["test"]).numpy()
+    values["svhn"] = mean_log_probabilities(logits["svhn"]).amax(dim=-1).exp().float().numpy()
+    return values
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
@@ -522,21 +735,16 @@ def read_results(path: Path) -> list[Mapping[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def main() -> None:
-    """Runs the unfinished trainings of a stage, or prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("stage", choices=list(STAGES))
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--backbone", type=Path, required=True)
-    parser.add_argument("--dataset", choices=list(DATASETS), default="cifar10")
-    parser.add_argument("--head", choices=["random", "probe"], default="random")
-    parser.add_argument("--image-size", type=int, default=56)
-    parser.add_argument("--device", type=torch.device, default="cpu")
-    parser.add_argument("--arm", action="append", choices=list(ARMS), help="only this arm")
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results/adaptation.jsonl"
-    )
-    arguments = parser.parse_args()
+def processor() -> str:
+    """The model of the processor; weights have equal bits on equal ones."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
+    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()
+
+
+def make_runs(folder: Folder, data: Path, backbone: Path) -> bool:
+    """Makes all runs that have no line; False if some of them failed."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short=8", "HEAD"],
         cwd=Path(__file__).parent,
@@ -544,31 +752,49 @@ def main() -> None:
         text=True,
         check=True,
     ).stdout.strip()
-    base = {
-        "dataset": arguments.dataset,
-        "backbone": arguments.backbone.parent.name,
-        "image_size": arguments.image_size,
-        "head": arguments.head,
+    facts = {
+        "commit": commit,
+        "torch": torch.__version__,
+        "cpu": f"{processor()}, {torch.backends.cpu.get_cpu_capability()}",
     }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    preprocessing = load_backbone(backbone).preprocessing.at_size(IMAGE_SIZE)
+    pictures = Pictures(data, preprocessing)
+    failed: set[Run] = set()
     while True:
-        results = read_results(arguments.out)
-        done = [result["run"] for result in results]
-        pending = [
-            run
-            for run in STAGES[arguments.stage](base, results)
-            if asdict(run) not in done and (not arguments.arm or run.arm in arguments.arm)
-        ]
+        results = folder.results()
+        pending = [run for run in planned_runs(results) if run not in {*results, *failed}]
         if not pending:
-            return
+            break
         run = pending[0]
-        print(f"{len(pending)} to go: {run}", flush=True)
-        state_file = arguments.out.with_name(f"{run.stage}-{run.arm}.state")
-        result = result_of(run, arguments.backbone, arguments.data, state_file, arguments.device)
-        result |= {"commit": commit, "device": arguments.device.type, "torch": torch.__version__}
-        with arguments.out.open("a", encoding="utf-8") as file:
+        print(f"{time.strftime('%F %T')} {run.name}, {len(pending)} planned", flush=True)
+        started = time.monotonic()
+        try:
+            result = result_of(run, backbone, pictures, folder)
+        except Exception:  # the other methods do not wait for a person
+            traceback.print_exc()
+            failed.add(run)
+            continue
+        result |= {"wall_s": round(time.monotonic() - started), **facts}
+        with folder.lines.open("a", encoding="utf-8") as file:
             file.write(json.dumps(result) + "\n")
-        state_file.unlink()
+        folder.state(run).unlink(missing_ok=True)
+        if run.stage == "claims":
+            labels = {part: pictures.part(part)[1] for part in ("validation", "test")}
+            collect(folder, labels)
+    return not failed
+
+
+def main() -> None:
+    """Makes the runs of the table, or collects the finished ones."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--backbone", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # the order of sums depends on their number
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if not make_runs(Folder(arguments.out), arguments.data, arguments.backbone):
+        raise SystemExit("some runs failed, see above; they are repeated at the next start")
 
 
 if __name__ == "__main__":

