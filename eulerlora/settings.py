@@ -98,6 +98,12 @@ class BackboneSettings(Settings):
         return int((self.image_size // self.patch_size) ** 2) + self.registers + 1
 
 
+_MAX_SIDE = 8192
+"""Of a canvas and of a resized image, in pixels."""
+REGIONS = 6
+"""Regions of a canvas that views show: the whole image, the centre, and the four corners."""
+
+
 class Preprocessing(Settings):
     """How an image becomes the network's input: resize, values in [0, 1], normalisation.
 
@@ -111,6 +117,9 @@ class Preprocessing(Settings):
         colour_constancy: `shades-of-gray` divides by the estimated light after the resize.
         resize: `squash` resizes the image to a square of `size` pixels; `crop` resizes its shorter
             side to `shorter_side` pixels and crops the central square.
+        canvas: Longer and shorter side in pixels, to which an image is resized for views of its
+            details: views then show the whole image, squashed, and crops of the canvas at its own
+            resolution (`eulerlora.images.preprocess`). None: views show the whole image.
         mean: Of each channel; the network subtracts it last.
         std: Of each channel; the network then divides by it.
     """
@@ -119,7 +128,8 @@ class Preprocessing(Settings):
     resize: Literal["squash", "crop"] = "squash"
     interpolation: Literal["bilinear-antialias", "bicubic-antialias"] = "bilinear-antialias"
     size: PositiveInt
-    shorter_side: PositiveInt | None = optional(None, le=8192)
+    shorter_side: PositiveInt | None = optional(None, le=_MAX_SIDE)
+    canvas: tuple[PositiveInt, PositiveInt] | None = optional(None)
     colour_constancy: ColourConstancy = "none"
     mean: _Channels = optional((0.0, 0.0, 0.0))
     std: tuple[Positive, Positive, Positive] = optional((1.0, 1.0, 1.0))
@@ -128,16 +138,41 @@ class Preprocessing(Settings):
     def _crops_from_a_larger_image(self) -> Self:
         if (self.resize == "crop") != (self.shorter_side is not None):
             raise ValueError("expected shorter_side with resize=crop, and only then")
-        if self.input_side < self.size:
+        if self.shorter_side is not None and self.shorter_side < self.size:
             raise ValueError(
                 f"expected shorter_side of at least size={self.size}, got {self.shorter_side}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _canvas_holds_the_crops(self) -> Self:
+        if self.canvas is None:
+            return self
+        if self.resize == "crop":
+            raise ValueError("expected resize=squash with a canvas, got crop")
+        longer, shorter = self.canvas
+        if not self.size <= shorter <= longer <= _MAX_SIDE:
+            raise ValueError(
+                f"expected a canvas of a longer and a shorter side from size={self.size} to "
+                f"{_MAX_SIDE}, got {longer} and {shorter}"
             )
         return self
 
     @property
     def input_side(self) -> int:
         """The length in pixels to which the shorter side of an image is resized."""
-        return self.shorter_side or self.size
+        return self.shorter_side or (self.size if self.canvas is None else self.canvas[1])
+
+    @property
+    def of_whole_images(self) -> "Preprocessing":
+        """The same without the views of details."""
+        return self.model_copy(update={"canvas": None})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the network's input: (3, size, size), or (REGIONS, 3, size, size)."""
+        of_region = (3, self.size, self.size)
+        return of_region if self.canvas is None else (REGIONS, *of_region)
 
     def at_size(self, size: int) -> "Preprocessing":
         shorter_side = self.shorter_side and round(self.shorter_side * size / self.size)

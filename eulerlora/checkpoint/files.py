@@ -157,7 +157,7 @@ def predict_known_answer(
 ) -> list[Tensor]:
     """Log-probabilities (trajectories, classes), float64, for each of `draws`.
 
-    `pixels`, (3, size, size), are on the network's device.
+    `pixels`, the input of one image, are on the network's device.
     """
     outputs = predict_images(network, torch.stack([pixels] * len(draws)), draws, temperatures)
     return [output.flat_log_probabilities[0] for output in outputs]
@@ -362,13 +362,13 @@ def save_checkpoint(
     with new_folder(folder) as partial:
         write_tensors(partial / ADAPTERS_FILE, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
-            without_constancy = {"colour_constancy": "none"}  # a recipe chooses it
+            chosen_by_recipe = {"colour_constancy": "none", "canvas": None}
             save_backbone(
                 partial / BACKBONE_FILE,
                 network.backbone,
                 config.backbone.provenance,
                 dtype,
-                config.preprocessing.model_copy(update=without_constancy),
+                config.preprocessing.model_copy(update=chosen_by_recipe),
             )
         if training_images:
             path = partial / TRAINING_IMAGES_FILE

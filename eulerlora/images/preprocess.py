@@ -1,4 +1,10 @@
-"""sRGB pixels -> (3, size, size) in [0, 1]: the same for training, evaluation and service."""
+"""sRGB pixels -> the network's input in [0, 1]: the same for training, evaluation and service.
+
+The input is the whole image, (3, size, size). With a canvas, it is the REGIONS that views show
+(`eulerlora.nn.rows`): the whole image, then crops of `size` pixels of the canvas, namely its centre
+and its corners upper left, upper right, lower left and lower right. Every image is resized to the
+canvas, so that crops of images of all sizes show details at the same resolution.
+"""
 
 import hashlib
 from typing import Literal
@@ -15,12 +21,17 @@ _Filter = Literal["bilinear", "bicubic"]
 
 
 def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """The network's input, (..., 3, size, size) float32 in [0, 1]; `normalise` applies the rest.
+    """The network's input, float32 in [0, 1]; `normalise` applies the rest.
 
-    `pixels`: (..., 3, height, width) uint8, or floating point in [0, 1].
+    `pixels` are (..., 3, height, width), uint8 or floating point in [0, 1]; the input is (...,
+    3, size, size), or with a canvas (..., REGIONS, 3, size, size).
     """
     bicubic = preprocessing.interpolation == "bicubic-antialias"
     filter_: _Filter = "bicubic" if bicubic else "bilinear"
+    if preprocessing.canvas is not None:
+        whole = resize(pixels, preprocessing.size, filter_)
+        canvas = _resized(pixels, canvas_shape(pixels, preprocessing.canvas), filter_)
+        return torch.stack([whole, *_crops(canvas, preprocessing.size)], dim=-4)
     if preprocessing.shorter_side is None:
         return resize(pixels, preprocessing.size, filter_)
     height, width = pixels.shape[-2:]
@@ -29,6 +40,20 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
     resized, size = _resized(pixels, shape, filter_), preprocessing.size
     top, left = (round((side - size) / 2) for side in shape)  # likewise
     return resized[..., top : top + size, left : left + size]
+
+
+def canvas_shape(pixels: Tensor, canvas: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of the canvas for an image (..., height, width), which it is turned like."""
+    longer, shorter = canvas
+    upright = pixels.shape[-2] > pixels.shape[-1]
+    return (longer, shorter) if upright else (shorter, longer)
+
+
+def _crops(canvas: Tensor, size: int) -> list[Tensor]:
+    """The centre and the corners of a canvas (..., height, width), (..., size, size) each."""
+    bottom, right = (side - size for side in canvas.shape[-2:])
+    places = [(bottom // 2, right // 2), (0, 0), (0, right), (bottom, 0), (bottom, right)]
+    return [canvas[..., top : top + size, left : left + size] for top, left in places]
 
 
 def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:

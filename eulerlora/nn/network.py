@@ -260,15 +260,15 @@ def predict_images(
 ) -> list[Trajectories]:
     """Runs one batch, with a draw for each image, by a network in evaluation mode.
 
-    Images are (n, 3, image_size, image_size) in [0, 1], on the network's device. The rows of an
-    image depend on its draw only, so that its result does not depend on the other images of the
-    batch.
+    Images are (n, 3, image_size, image_size) in [0, 1], or with a canvas (n, REGIONS, 3,
+    image_size, image_size), on the network's device. The rows of an image depend on its draw only,
+    so that its result does not depend on the other images of the batch.
     """
     adapters = network.settings.adapters
     views = [view_order(draw, adapters) for draw in draws]
     rows = Rows.of([draw.count for draw in draws], adapters)
     seen = ViewedRows(images, rows)
-    if any(draw.views > 1 for draw in draws):
+    if images.ndim == 5 or any(draw.views > 1 for draw in draws):
         seen = rows.with_views(images, torch.cat([of_image.flatten() for of_image in views]))
     drawn = network.draw_rows(draws).to(images)
     output = network.outputs(seen.images, seen.rows.to(images.device), drawn)

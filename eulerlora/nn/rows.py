@@ -7,6 +7,10 @@ Views are the symmetries of the square. A view is a number of three bits: 4 exch
 columns, then 1 flips the columns and 2 the rows. So 0 is the image, 1 its mirror image, 2 the
 vertical flip, 3 the half turn, and 4 to 7 are the transposed ones: 0 to 7 is the dihedral group.
 With `views=n`, the views are 0 to n - 1.
+
+If the preprocessing has a canvas, a view also shows one region of the image (`VIEW_REGIONS`): eight
+views are the whole image and its centre, twice each, and its corners. View 0 is the whole image in
+either case.
 """
 
 import math
@@ -53,14 +57,18 @@ class Rows:
         """Returns the same rows, of which each sees a view of its image.
 
         Args:
-            images: (n, 3, size, size).
+            images: (n, 3, size, size), or (n, regions, 3, size, size) with the regions of each.
             views: (rows,) int64, on the device of the rows. Consecutive rows with equal image and
                 view share an image of the new batch.
         """
         (image, view), of_row = torch.stack([self.image, views]).unique_consecutive(
             return_inverse=True, dim=1
         )
-        seen = of_views(images[image], view.to(images.device))
+        image, view = image.to(images.device), view.to(images.device)
+        of_region = images[image]
+        if images.ndim == 5:
+            of_region = images[image, torch.tensor(VIEW_REGIONS, device=images.device)[view]]
+        seen = of_views(of_region, view)
         return ViewedRows(seen, self._of_images(of_row))
 
     def _of_images(self, image: Tensor) -> "Rows":
@@ -131,6 +139,9 @@ class DistinctRows:
     first: Tensor
     of_row: Tensor
 
+
+VIEW_REGIONS = (0, 1, 0, 1, 2, 3, 4, 5)
+"""The region of each view: 0 is the whole image, 1 its centre, the others its corners."""
 
 _VIEW_SEED = 1_013_904_223
 """Added to the seed of a draw, so that the order of views is independent of its masks."""

@@ -45,12 +45,8 @@ class DecodeJob:
     with_quality: bool = False
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        return 3, self.preprocessing.size, self.preprocessing.size
-
-    @property
     def pixel_bytes(self) -> int:
-        return math.prod(self.shape) * _PIXEL.itemsize
+        return math.prod(self.preprocessing.shape) * _PIXEL.itemsize
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class DecodedInput:
     """The network's input of a decoded image, and what is measured on the image.
 
     Attributes:
-        pixels: (3, size, size) float32 in [0, 1].
+        pixels: Of the shape of the job's preprocessing, float32 in [0, 1].
         content_seed: A seed derived from the decoded image and the model's sampling digest.
         decode_s: Seconds from bytes to pixels.
         quality: Of the whole image, None if not measured.
@@ -165,7 +161,7 @@ def result_of(received: memoryview, job: DecodeJob) -> DecodedInput | Failure:
     values = np.frombuffer(received, _PIXEL, offset=HEADER.size + fields_bytes)
     if not (values.min() >= -_ROUNDING and values.max() <= 1 + _ROUNDING):  # false for NaN
         raise ValueError("expected pixels in [0, 1]")
-    pixels = values.reshape(job.shape).copy()
+    pixels = values.reshape(job.preprocessing.shape).copy()
     return DecodedInput(
         pixels, **{name: getattr(decoded, name) for name in type(decoded).model_fields}
     )

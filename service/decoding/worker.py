@@ -229,7 +229,7 @@ def _warm_up(limits: ImageSettings) -> None:
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
-    squash = Preprocessing(size=side)
+    squash = Preprocessing(size=side, canvas=(2 * side, side))
     crop = Preprocessing(
         size=side,
         resize="crop",

@@ -61,7 +61,7 @@ class InferenceItem:
     """One image and the draw to run it with.
 
     Attributes:
-        pixels: (3, size, size) float32 in [0, 1], the network's input.
+        pixels: The network's input, of the shape of the model's preprocessing.
     """
 
     pixels: Tensor
@@ -128,7 +128,7 @@ class ServedModel:
 
 def check_same_input(shadow: ServedModel, served: ServedModel) -> None:
     """Raises SettingsError for a shadow that cannot use the input of the served network."""
-    fields = {"resize", "interpolation", "size", "shorter_side"}
+    fields = {"resize", "interpolation", "size", "shorter_side", "canvas"}
     expected, given = (
         one.model.config.preprocessing.model_dump(include=fields) for one in (served, shadow)
     )

@@ -201,6 +201,31 @@ def test_views_are_the_checkpoints_in_stoch_and_others_have_no_flag_and_no_set(
     assert all_views.samples.tolist() == [1] * COUNT
 
 
+def test_a_checkpoint_with_a_canvas_answers_for_images_of_all_sizes_and_det_as_without(
+    checkpoint_copy: Path, model: EulerLoRA, tmp_path: Path
+) -> None:
+    preprocessing = model.config.preprocessing.model_copy(update={"canvas": (64, 48)})
+    config = model.config.model_copy(update={"preprocessing": preprocessing, "views": 8})
+    write_config(checkpoint_copy, config)
+    loaded = EulerLoRA.load(checkpoint_copy, device="cpu")
+    smooth = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    large = Image.fromarray(smooth).resize((4000, 3000), Image.Resampling.BICUBIC)
+    large.save(tmp_path / "large.jpg", quality=95)
+    small = large.resize((64, 48), Image.Resampling.BILINEAR)
+    answers = loaded.predict(
+        [tmp_path / "large.jpg", small, large.rotate(90, expand=True)], "stoch", seed=1
+    )
+    torch.testing.assert_close(answers.trajectories[0], answers.trajectories[1], rtol=0, atol=0.02)
+    seen = loaded.predict(small, views=8).trajectories[0].unflatten(0, (ADAPTERS, 8))
+    whole = model.predict(small)
+    assert_same(loaded.predict(small), whole)
+    torch.testing.assert_close(seen[:, 0], whole.trajectories[0], rtol=0, atol=1e-6)
+    crop = model.predict(small.crop((16, 8, 48, 40)).transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+    torch.testing.assert_close(seen[:, 1], crop.trajectories[0], rtol=0, atol=1e-5)
+    corner = small.crop((0, 0, 32, 32)).transpose(Image.Transpose.TRANSPOSE)
+    torch.testing.assert_close(seen[:, 4], model.predict(corner).trajectories[0], rtol=0, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def varied(model: EulerLoRA) -> Tensor:
     """Noise images for which `auto` runs different numbers of samples."""

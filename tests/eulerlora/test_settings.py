@@ -38,6 +38,11 @@ def test_defaults_are_the_papers_adapters_on_vit_b_32() -> None:
         (Preprocessing, {"size": 32, "shorter_side": 40}, "shorter_side"),
         (Preprocessing, CROP | {"shorter_side": 31}, "shorter_side"),
         (Preprocessing, {"size": 32, "std": (1, 0, 1)}, "std"),
+        *(
+            (Preprocessing, {"size": 32, "canvas": canvas}, "canvas")
+            for canvas in ((40, 31), (40, 44), (9000, 40), (40,))
+        ),
+        (Preprocessing, CROP | {"shorter_side": 40, "canvas": (40, 40)}, "canvas"),
         (Draw, {"mode": "det", "samples": 2}, "samples"),
         (Draw, STOCH | {"samples": 0}, "samples"),
         *((Draw, STOCH | {"seed": seed}, "seed") for seed in (-1, 2**32)),
@@ -74,3 +79,7 @@ def test_preprocessing_of_another_size_keeps_the_share_of_the_crop() -> None:
     crop = Preprocessing(size=224, resize="crop", shorter_side=256)
     assert crop.at_size(448) == crop.model_copy(update={"size": 448, "shorter_side": 512})
     assert Preprocessing(size=224).at_size(64) == Preprocessing(size=64)
+
+
+def test_a_large_image_keeps_the_pixels_that_a_canvas_needs() -> None:
+    assert Preprocessing(size=112, canvas=(200, 150)).input_side == 150

@@ -24,7 +24,9 @@ def named(method: str) -> str:
 
 @pytest.fixture(scope="module")
 def models() -> list[EulerLoRA]:
-    """A model of every method, loaded as the service does; `other` has another backbone."""
+    """A model of every method, loaded as the service does; `other` has another backbone and views
+    of the details of an image.
+    """
     loaded: list[EulerLoRA] = []
     for name, method in METHODS.items():
         network = random_network(method=method)
@@ -36,7 +38,8 @@ def models() -> list[EulerLoRA]:
         share_backbone(model, loaded)
         loaded.append(model)
     network = random_network(seed=9)
-    config = config_of(network, name="other")
+    preprocessing = network.preprocessing.model_copy(update={"canvas": (60, 40)})
+    config = config_of(network, name="other", preprocessing=preprocessing, views=8)
     return [*loaded, EulerLoRA(Checkpoint(network, config, "sha256:other"), CPU)]
 
 

@@ -31,6 +31,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import AUTO
+from eulerlora_contract.settings import validated
 from training.optimisation.run import round_parameters
 from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, WholeNetworkSettings
 
@@ -125,9 +126,8 @@ def initial_network(
     A recipe of the whole network may continue from the checkpoint `previous`, with its heads; None
     starts from the backbone.
     """
-    preprocessing = frozen.preprocessing.model_copy(
-        update={"colour_constancy": recipe.colour_constancy}
-    )
+    chosen = {"colour_constancy": recipe.colour_constancy, "canvas": recipe.canvas}
+    preprocessing = validated(Preprocessing, frozen.preprocessing.model_dump() | chosen)
     generator = Generator().manual_seed(recipe.seed)
     if recipe.whole_network is None:
         network = build_network(

@@ -148,7 +148,7 @@ def _features(
     device = backbone.class_token.device
     batches = [
         backbone(normalise(pixels.to(device), preprocessing)).double().cpu()
-        for pixels in pixel_batches(images, preprocessing, BATCH)
+        for pixels in pixel_batches(images, preprocessing.of_whole_images, BATCH)
     ]
     features: Floats = torch.cat(batches).numpy()
     return features

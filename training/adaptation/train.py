@@ -379,7 +379,8 @@ class RecipeRun:
         if part not in self.images.parts:
             raise DataError(f"expected a part {part}, got {', '.join(self.images.parts)}")
         chosen = evenly_spaced(self.images.parts[part], count)
-        (pixels,) = pixel_batches(chosen, self.network.preprocessing, len(chosen))
+        whole = self.network.preprocessing.of_whole_images
+        (pixels,) = pixel_batches(chosen, whole, len(chosen))
         labels = torch.tensor([image.label for image in chosen])
         return pixels.to(self.accelerator.device), labels
 

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.images.decode import channels_first
-from eulerlora.images.preprocess import network_input
+from eulerlora.images.preprocess import canvas_shape, network_input
 from eulerlora.settings import Preprocessing
 from training.data.images import Augmentation
 
@@ -146,13 +146,39 @@ def paper_view(preprocessing: Preprocessing) -> View:
     return view
 
 
+_WHOLE_SHARE = 0.25
+"""Of the views that show the whole image, two of eight in an answer with eight views."""
+
+
+def _with_details(view: v2.Compose, preprocessing: Preprocessing) -> View:
+    """With a canvas, the view of a crop of it in most cases; `view` begins with its own crop.
+
+    A crop has the area of one in an answer, two thirds to three halves of it, at any place, and an
+    aspect ratio of 3/4 to 4/3. Without a canvas it is the view.
+    """
+    canvas, size = preprocessing.canvas, preprocessing.size
+    if canvas is None:
+        whole_images: View = view
+        return whole_images
+    longer, shorter = canvas
+    area = size**2 / (longer * shorter)
+    whole, *others = view.transforms
+    resized = v2.Lambda(lambda pixels: F.resize(pixels, canvas_shape(pixels, canvas)))
+    crop = v2.RandomResizedCrop(size, scale=(area / 1.5, min(1.0, area * 1.5)))
+    chosen = v2.RandomChoice(
+        [whole, v2.Compose([resized, crop])], p=[_WHOLE_SHARE, 1 - _WHOLE_SHARE]
+    )
+    with_details: View = v2.Compose([chosen, *others])
+    return with_details
+
+
 def dermoscopy_view(preprocessing: Preprocessing) -> View:
     """A random view for dermoscopy: a crop, a symmetry of the square, mild colour jitter.
 
     The crop has 50% to 100% of the area and an aspect ratio of 1 to 16/9, which is 3/4 to 4/3 of
     that of a 4:3 image; evaluation resizes such an image to a square too. No pixels are filled.
     """
-    view: View = v2.Compose(
+    view = v2.Compose(
         [
             v2.RandomResizedCrop(preprocessing.size, scale=(0.5, 1.0), ratio=(1.0, 16 / 9)),
             v2.RandomHorizontalFlip(),
@@ -162,7 +188,7 @@ def dermoscopy_view(preprocessing: Preprocessing) -> View:
             v2.ToDtype(torch.float32, scale=True),
         ]
     )
-    return view
+    return _with_details(view, preprocessing)
 
 
 def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
@@ -171,7 +197,8 @@ def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
     Camera views alone lower the accuracy on images of the training images' cameras
     (docs/results/lessons.md).
     """
-    views = [dermoscopy_view(preprocessing), camera_view(preprocessing.size)]
+    of_camera = _with_details(camera_view(preprocessing.size), preprocessing)
+    views = [dermoscopy_view(preprocessing), of_camera]
     view: View = v2.RandomChoice(views)
     return view
 
@@ -181,7 +208,7 @@ def _natural_view(preprocessing: Preprocessing) -> View:
 
     The crop has 60% to 100% of the area. Up stays up, and no pixels are filled.
     """
-    view: View = v2.Compose(
+    view = v2.Compose(
         [
             v2.RandomResizedCrop(preprocessing.size, scale=(0.6, 1.0)),
             v2.RandomHorizontalFlip(),
@@ -189,7 +216,7 @@ def _natural_view(preprocessing: Preprocessing) -> View:
             v2.ToDtype(torch.float32, scale=True),
         ]
     )
-    return view
+    return _with_details(view, preprocessing)
 
 
 _VIEWS: Mapping[Augmentation, Callable[[Preprocessing], View]] = {

@@ -157,7 +157,7 @@ class OodSet:
 def pixel_batches(
     images: Sequence[LabelledImage], preprocessing: Preprocessing, size: int
 ) -> Iterator[Tensor]:
-    """Yields `size` images at a time as the network's input, (n, 3, side, side) in [0, 1].
+    """Yields `size` images at a time as the network's input, (n, *preprocessing.shape) in [0, 1].
 
     Only one batch is in memory.
     """

@@ -259,6 +259,11 @@ class AdapterRecipe(Recipe):
     """The frozen network."""
     colour_constancy: ColourConstancy = "none"
     """Applied to all images, in training and prediction (`eulerlora.images.preprocess`)."""
+    canvas: tuple[PositiveInt, PositiveInt] | None = optional(None)
+    """Longer and shorter side in pixels to which every image is resized, turned like the image, for
+    views that see detail: in training and in answers with several views, they show the whole image,
+    squashed, or a crop at the resolution of the canvas. None shows whole images.
+    """
     adapters: AdapterSettings = AdapterSettings()
     """What is trained."""
     method: NamedMethod = optional(DEFAULT_METHOD)
@@ -281,6 +286,12 @@ class AdapterRecipe(Recipe):
                 )
         if training.best_epoch and training.epochs == 0:
             raise ValueError("expected training.epochs of at least 1 with training.best_epoch")
+        return self
+
+    @model_validator(mode="after")
+    def _crops_details_in_an_augmentation_with_crops(self) -> Self:
+        if self.canvas is not None and self.training.augmentation == "paper":
+            raise ValueError("expected training.augmentation with crops with a canvas, got paper")
         return self
 
     @model_validator(mode="after")

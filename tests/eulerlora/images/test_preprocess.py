@@ -333,6 +333,26 @@ def test_a_crop_is_that_of_torchvision(
     torch.testing.assert_close(actual, expected.clamp(0, 1), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(150, 200), (450, 600), (900, 700), (60, 33), (80, 80)])
+def test_a_canvas_gives_the_whole_image_and_crops_at_one_resolution(
+    shape: tuple[int, int],
+) -> None:
+    pixels = torch.from_numpy(noise(3, *shape))
+    preprocessing = Preprocessing(size=56, canvas=(100, 75))
+    whole, *crops = actual = network_input(pixels, preprocessing)
+    assert actual.shape == preprocessing.shape
+    assert torch.equal(whole, network_input(pixels, Preprocessing(size=56)))
+    sides = [100, 75] if shape[0] > shape[1] else [75, 100]
+    canvas = v2.functional.resize(pixels / 255, sides, antialias=True)
+    height, width = (side - 56 for side in sides)
+    places = [(height // 2, width // 2), (0, 0), (0, width), (height, 0), (height, width)]
+    for crop, place in zip(crops, places, strict=True):
+        expected = v2.functional.crop(canvas, *place, 56, 56)
+        torch.testing.assert_close(crop, expected, rtol=0, atol=1e-5)
+    several = network_input(torch.stack([pixels, pixels.flip(-1)]), preprocessing)
+    torch.testing.assert_close(several[0], actual)
+
+
 LITTLECMS_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 TOLERANCE = 1.0  # of 255 levels, between rounded levels and exact ones
 

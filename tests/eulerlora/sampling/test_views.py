@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from eulerlora.images.preprocess import network_input
 from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
-from eulerlora.nn.rows import of_views, view_order
+from eulerlora.nn.rows import VIEW_REGIONS, of_views, view_order
 from eulerlora.nn.runtime import predict_adaptively
 from eulerlora.sampling.adaptive import StoppingRule
-from eulerlora.settings import Draw
+from eulerlora.settings import REGIONS, Draw, Preprocessing
 from eulerlora_contract.sampling import SAMPLERS, Sampler
 from tests.conftest import MARGINS, predict_rows
 
@@ -62,6 +63,30 @@ def test_a_row_is_that_of_its_view_with_the_same_draw(
             rtol=0,
             atol=1e-6,
         )
+
+
+def test_views_of_a_canvas_show_its_regions(network: AdaptedVisionTransformer) -> None:
+    size = network.preprocessing.size
+    preprocessing = Preprocessing(size=size, canvas=(2 * size, size + 10))
+    pixels = torch.rand(3, 100, 140, generator=torch.Generator().manual_seed(0))
+    regions = network_input(pixels, preprocessing)[None]
+    assert regions.shape[1] == REGIONS == len(set(VIEW_REGIONS))
+    draws = [Draw(mode="stoch", samples=4, seed=3, views=8), Draw(), Draw(views=8)]
+    for draw, output in zip(
+        draws, predict_images(network, regions.expand(3, *regions.shape[1:]), draws), strict=True
+    ):
+        plain = draw.model_copy(update={"views": 1})
+        for row, view in enumerate(output.views.flatten().tolist()):
+            seen = of_views(regions[:, VIEW_REGIONS[view]], torch.tensor([view]))
+            (expected,) = predict_images(network, seen, [plain])
+            adapter = row // draw.count
+            of_row = row if draw.mode == "stoch" else adapter
+            torch.testing.assert_close(
+                output.flat_log_probabilities[0, row],
+                expected.flat_log_probabilities[0, of_row],
+                rtol=0,
+                atol=1e-6,
+            )
 
 
 def test_det_answers_with_the_mean_over_all_views(

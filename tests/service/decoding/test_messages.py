@@ -32,7 +32,7 @@ FIELDS: dict[str, Any] = {"content_seed": 1, "warnings": [], "decode_s": 0.1, "q
 
 
 def pixels(value: float = 0.5) -> bytes:
-    return np.full(JOB.shape, value, np.float32).tobytes()
+    return np.full(JOB.preprocessing.shape, value, np.float32).tobytes()
 
 
 def answer(data: bytes, **fields: object) -> bytes:
@@ -54,14 +54,17 @@ def received(content: bytes, job: DecodeJob = JOB) -> DecodedInput | Failure:
     return result_of(memoryview(content), job)
 
 
-def test_a_job_and_its_result_survive_the_way(png) -> None:
-    job = DecodeJob(png, Declared("image/jpeg", "\udcff.png"), Preprocessing(size=8), "r", True)
+@pytest.mark.parametrize("canvas", [None, (12, 9)])
+def test_a_job_and_its_result_survive_the_way(png, canvas: tuple[int, int] | None) -> None:
+    preprocessing = Preprocessing(size=8, canvas=canvas)
+    job = DecodeJob(png, Declared("image/jpeg", "\udcff.png"), preprocessing, "r", True)
     sent = job_message(job)
     fields_bytes, content_bytes = HEADER.unpack(sent[: HEADER.size])
     fields = sent[HEADER.size : HEADER.size + fields_bytes]
     assert job_of(fields, sent[-content_bytes:]) == job
     result = run_job(job, ImageSettings())
     assert isinstance(result, DecodedInput)
+    assert result.pixels.shape == preprocessing.shape
     back = received(result_message(result), job)
     assert isinstance(back, DecodedInput)
     assert np.array_equal(back.pixels, result.pixels)

@@ -210,6 +210,8 @@ def test_the_best_epoch_views_balanced_draws_and_another_size_train_a_checkpoint
         "training.epochs=3",
         "backbone.image_size=64",
         "colour_constancy=shades-of-gray",
+        "canvas=[96, 72]",
+        "training.augmentation=dermoscopy",
     )
     out, file = tmp_path / "out", recipe_file.parent / "backbone.safetensors"
     save_backbone(file, random_backbone(), {}, torch.float32)  # the checkpoint stores float16
@@ -221,6 +223,11 @@ def test_the_best_epoch_views_balanced_draws_and_another_size_train_a_checkpoint
     assert training["validation_images"] == 6
     assert checkpoint.network.preprocessing.colour_constancy == "shades-of-gray"
     assert checkpoint.network.preprocessing.size == 64
+    assert checkpoint.network.preprocessing.canvas == (96, 72)
+    for other in ("training.augmentation=paper", "canvas=[60, 50]"):
+        error = refusal("train", recipe_file, "--data", labelled, "--out", tmp_path / "other",
+                        *set_options((*settings, other)))  # fmt: skip
+        assert "canvas" in error
     assert checkpoint.network.backbone.settings.image_size == 64
     assert checkpoint.config.views == 8
     heads = checkpoint.network.heads.weight

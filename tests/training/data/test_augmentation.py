@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
@@ -95,6 +96,39 @@ def test_the_dermoscopy_view_of_a_4_to_3_image_has_the_median_shape_of_evaluatio
     ratios = torch.tensor([extent(crop) for crop in crops])
     assert 3 / 4 * as_evaluated * 0.9 < ratios.min() < ratios.max() < 4 / 3 * as_evaluated * 1.1
     assert as_evaluated * 0.9 < ratios.median() < as_evaluated * 1.1
+
+
+def test_views_of_a_canvas_are_crops_at_its_resolution_or_of_the_whole_image() -> None:
+    slopes = torch.meshgrid(torch.linspace(0, 255, 300), torch.linspace(0, 255, 400), indexing="ij")
+    pixels = torch.stack([*slopes, slopes[0]]).round().to(torch.uint8)
+    preprocessing = Preprocessing(size=56, canvas=(100, 75))
+    shares, shapes = [], []
+    with seeded(CPU, 0):
+        for _ in range(200):
+            crop = dermoscopy_view(preprocessing).transforms[0](pixels)
+            assert crop.shape == (3, 56, 56)
+            height, width = ((of.max() - of.min()).item() / 255 for of in crop[:2].float())
+            shares.append(height * width)  # of the area of the image
+            shapes.append(width * 4 / (height * 3))
+    details = np.array(shares) < 0.45  # some of them are crops of the whole image
+    native = 56**2 / (100 * 75)
+    assert 0.9 * native / 1.5 < min(shares)
+    assert max(shares) > 0.8
+    assert 0.35 < details.mean() < 0.75
+    assert 0.9 < np.median(np.array(shapes)[details]) < 1.1
+
+
+@pytest.mark.parametrize("augmentation", ["dermoscopy", "natural", "cameras"])
+def test_every_augmentation_with_crops_shows_details_of_a_canvas(
+    augmentation: Augmentation,
+) -> None:
+    canvas = Preprocessing(size=16, canvas=(24, 18))
+    of_canvas, whole = (
+        training_view(preprocessing, 0, 0, augmentation, 8)(0, PIXELS)
+        for preprocessing in (canvas, canvas.of_whole_images)
+    )
+    assert of_canvas.shape == whole.shape == (8, 3, 16, 16)
+    assert not torch.equal(of_canvas, whole)
 
 
 def extent(view: torch.Tensor) -> float:
