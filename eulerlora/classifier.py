@@ -211,7 +211,8 @@ def _check_input(check: object, preprocessing: Preprocessing) -> None:
         raise SettingsError(f"check: expected tensors and their pictures, got {kind_of(check)}")
     fed, pictures = check
     images = rgb_images(pictures, preprocessing.input_side)
-    served = [network_input(image.pixels, preprocessing) for image in images]
+    whole = preprocessing.of_whole_images
+    served = [network_input(image.pixels, whole) for image in images]
     shape = (len(served), 3, preprocessing.size, preprocessing.size)
     if not served or shape_of(fed) != shape:
         raise SettingsError(
