@@ -16,10 +16,9 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import accumulate, chain
-from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -376,8 +375,42 @@ def is_audit_log(path: Path) -> bool:
         raise OutcomesError(f"{path}: cannot be read ({error.strerror})") from error
 
 
+@dataclass(frozen=True)
+class LogFile:
+    """The place of a file in an audit log: fields of its first record, and its last `mac`."""
+
+    time: str
+    sequence: int
+    previous: str
+    last_mac: str
+
+    @classmethod
+    def of(cls, first: Mapping[str, Any], last_mac: str) -> Self:
+        """Raises KeyError, TypeError or ValueError for another record than of an audit log."""
+        names = str(first["time"]), int(first["sequence"]), str(first["previous"])
+        return cls(*names, last_mac)
+
+
+def oldest_first(files: Mapping[Path, LogFile]) -> list[Path]:
+    """Orders files of audit logs.
+
+    A file is later than the one that it continues, whatever their times are: the clock may have
+    been set back. Files of different logs are ordered by their times.
+    """
+    by_last = {file.last_mac: file for file in files.values()}
+
+    def key(path: Path) -> tuple[str, int]:
+        file = files[path]
+        time = file.time
+        while (before := by_last.get(file.previous)) and before.sequence < file.sequence:
+            time, file = max(time, before.time), before
+        return time, files[path].sequence
+
+    return sorted(files, key=key)
+
+
 def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
-    """The answers of `/triage` in audit logs, in the order of time.
+    """The answers of `/triage` in audit logs, in the order in which they were written.
 
     Reads without the secret: `eulerlora audit verify` checks the files.
 
@@ -387,8 +420,8 @@ def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
     Raises:
         OutcomesError: For a file that is no audit log or cannot be read.
     """
-    answers: dict[str, Mapping[str, Any]] = {}  # by their mac
-    decisions: dict[str, list[Mapping[str, Any]]] = {}
+    files: dict[Path, LogFile] = {}
+    kept: dict[Path, list[Mapping[str, Any]]] = {}  # the records of answers and decisions
     for path in paths:
         try:
             with path.open("rb") as file:
@@ -396,19 +429,26 @@ def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
                     if not line.endswith(b"\n"):  # the service is writing it
                         continue
                     record = json.loads(line)
-                    if record["kind"] == "answer" and record["triage"] is not None:
-                        answers[record["mac"]] = record
-                    elif record["kind"] == "decision":
-                        decisions.setdefault(record["answer"], []).append(record)
+                    if path not in files:
+                        files[path] = LogFile.of(record, "")
+                    files[path] = replace(files[path], last_mac=str(record["mac"]))
+                    is_answer = record["kind"] == "answer" and record["triage"] is not None
+                    if is_answer or record["kind"] == "decision":
+                        kept.setdefault(path, []).append(record)
         except OSError as error:
             raise OutcomesError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise OutcomesError(f"{path}: expected an audit log of this version") from error
+    records = [record for path in oldest_first(files) for record in kept.get(path, ())]
+    answers = {record["mac"]: record for record in records if record["kind"] == "answer"}
+    decisions: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        if record["kind"] == "decision":
+            decisions.setdefault(record["answer"], []).append(record)
     lesions = _lesions(answers.values())
-    time = itemgetter("time")
     logged = []
-    for answer in sorted(answers.values(), key=time):
-        of_answer = sorted(decisions.get(answer["mac"], ()), key=time)
+    for answer in answers.values():
+        of_answer = decisions.get(answer["mac"], ())
         decided, triage = RecordedDecision.of(answer, of_answer), answer["triage"]
         outcome = Outcome(
             decided.disposition,

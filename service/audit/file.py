@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from eulerlora_client.monitoring import LogFile, oldest_first
 from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
 from eulerlora_contract.output_files import storage_errors, sync_folder
 
@@ -293,8 +294,9 @@ def _is_audit_file(path: Path) -> bool:
 def newest_records(path: Path, key: bytes, part: bytes) -> Iterator[Record]:
     """Yields the records whose lines contain `part`, the last one first, while the log grows.
 
-    Reads the files of the key in the folder of the log, the newest first, and leaves out those that
-    this process may not read, and lines that were changed. Memory is bounded by a block and a line.
+    Reads the files of the key in the folder of the log, the newest first (`oldest_first`), and
+    leaves out those that this process may not read, and lines that were changed. Memory is bounded
+    by a block and a line.
 
     Args:
         path: The log; rotated files are beside it.
@@ -304,15 +306,22 @@ def newest_records(path: Path, key: bytes, part: bytes) -> Iterator[Record]:
     Raises:
         OSError: If a file cannot be read to its start.
     """
-    started = {}
+    files = {}
     for other in path.parent.iterdir():
         with suppress(ChainError, PermissionError, FileNotFoundError):
             if _is_audit_file(other):
-                started[other] = _header(other, key)["time"]
-    for file in sorted(started, key=lambda other: started[other], reverse=True):
+                files[other] = LogFile.of(_header(other, key), _last_mac(other))
+    for file in reversed(oldest_first(files)):
         for line in _lines_with(file, part):
             with suppress(ValueError):
                 yield _decode_line(line, key)
+
+
+def _last_mac(path: Path) -> str:
+    """The `mac` of the last whole line, unchecked; empty if it has none."""
+    with suppress(ValueError, LookupError, TypeError, RecursionError):
+        return str(json.loads(next(_lines_with(path, b"\n")))["mac"])
+    return ""
 
 
 def _lines_with(path: Path, part: bytes) -> Iterator[bytes]:

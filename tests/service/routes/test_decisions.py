@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 from starlette.testclient import TestClient
 
+from eulerlora_client.monitoring import read_logs
 from eulerlora_contract.answers import UNDO, Disposition
 from eulerlora_contract.queries import Decided
 from service.audit.log import AuditLog
@@ -73,6 +74,24 @@ def test_equal_decisions_that_arrive_together_are_recorded_once(
         answers = list(pool.map(lambda _: decide(client, decision=disposition), range(4)))
     assert [answer.status_code for answer in answers] == [200] * 4
     assert len(decisions(path)) == 1
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+def test_a_clock_that_is_set_back_hides_no_decision(
+    client, path: Path, png, monkeypatch, rotates: bool
+) -> None:
+    days = (f"2026-11-{day}T00:00:00.000000+00:00" for day in range(28, 10, -1))
+    monkeypatch.setattr("service.audit.file._now", lambda: next(days))
+    suggested, older = triaged(client, png), path.with_name("older.jsonl")
+    if rotates:
+        path.rename(older)
+    assert decide(client, decision=suggested).status_code == 200
+    last = other_than(suggested)
+    assert decide(client, decision=last, reason=REASON).status_code == 200
+    body = decide(client, diagnosis="nv").json()
+    assert (body["decision"], body["diagnosis"]) == (last, "nv")
+    (logged,) = read_logs([path, older] if rotates else [path])
+    assert (logged.decided.decision, logged.decided.diagnosis) == (last, "nv")
 
 
 def test_the_last_decision_counts_and_every_one_is_recorded(client, path: Path, png) -> None:
