@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,18 +30,21 @@ _Read = TypeVar("_Read")
 
 
 @contextmanager
-def atomic_write(path: Path, mode: int = 0o644) -> Iterator[Path]:
+def atomic_write(path: Path, mode: int | None = None) -> Iterator[Path]:
     """Yields a temporary path that replaces `path` in one step when the block succeeds.
 
     Until then an older file at `path` stays, and no other user can read the new one. Of several
     processes that write the same file, the last one wins. Raises StorageError for a full or failing
     disk.
+
+    `mode`: None for that of the older file; a new one then gets 644, less the umask.
     """
     with storage_errors(path), _workspace(path) as partial:
-        partial.touch()
+        partial.touch(0o644)
+        usual = _mode(partial)
         yield partial
-        partial.chmod(mode)
         _sync(partial)
+        partial.chmod(_mode(path, usual) if mode is None else mode)
         partial.replace(path)
         sync_folder(path.parent)
 
@@ -62,7 +66,7 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
     if is_replaceable(path):
         real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links
         with (
-            atomic_write(real, 0o600 if private else 0o644) as partial,
+            atomic_write(real, 0o600 if private else None) as partial,
             _open_text(partial) as file,
         ):
             yield file
@@ -118,8 +122,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _workspace(folder) as partial:
             partial.mkdir()
+            usual = _mode(partial)
             yield partial
             _sync_tree(partial)
+            partial.chmod(_mode(folder, usual))
             partial.replace(folder)
             sync_folder(folder.parent)
 
@@ -137,6 +143,7 @@ def changed_folder(folder: Path) -> Iterator[Path]:
         partial.mkdir()
         yield partial
         _sync_tree(partial)
+        partial.chmod(_mode(folder))
         while True:
             _finish_change(folder)
             try:
@@ -176,11 +183,11 @@ def _entries(folder: Path) -> list[tuple[int, int] | None]:
     found: list[tuple[int, int] | None] = []
     for path in (folder, folder / NEXT):
         try:
-            stat = path.stat()
+            state = path.stat()
         except OSError:
             found.append(None)
         else:
-            found.append((stat.st_ino, stat.st_mtime_ns))
+            found.append((state.st_ino, state.st_mtime_ns))
     return found
 
 
@@ -193,6 +200,7 @@ def _finish_change(folder: Path) -> None:
         return
     for file in files:
         with suppress(FileNotFoundError):  # another process has moved it
+            file.chmod(_mode(folder / file.name, _mode(file)))
             file.replace(folder / file.name)
     sync_folder(folder)
     with suppress(OSError):  # another process has removed it, or renamed its own to it
@@ -252,7 +260,7 @@ def _locked_folder(path: Path) -> tuple[Path, int]:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:  # another process took it for a leftover before it was locked
             continue
-        if _lock(descriptor) is not False and folder.exists():
+        if lock(descriptor) is not False and folder.exists():
             return folder, descriptor
         os.close(descriptor)
 
@@ -267,7 +275,7 @@ def remove_leftovers(path: Path) -> None:
         with suppress(OSError):  # of another user, or gone
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if _lock(descriptor):
+                if lock(descriptor):
                     shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)
@@ -283,10 +291,16 @@ def _leftovers(folder: Path, prefix: str) -> list[Path]:
     return [path for path in folder.iterdir() if name.fullmatch(path.name)]
 
 
-def _lock(descriptor: int) -> bool | None:
-    """True if it locked a folder, False if a living process has, None if none can."""
+def lock(descriptor: int, waits: bool = False) -> bool | None:
+    """Locks an open file or folder until it is closed.
+
+    `waits`: for another process that has locked it.
+
+    Returns:
+        False if another process has locked it, and None on a file system without locks.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
@@ -294,9 +308,16 @@ def _lock(descriptor: int) -> bool | None:
     return True
 
 
+def _mode(path: Path, missing: int = 0) -> int:
+    """The permissions of a file or folder; `missing` for one that does not exist."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode) & 0o777
+    except FileNotFoundError:
+        return missing
+
+
 def _sync_tree(folder: Path) -> None:
-    """Waits until a folder, which others can read from now on, is on the disk with its files."""
-    folder.chmod(0o755)
+    """Waits until a folder is on the disk with its files."""
     for path in (folder, *folder.rglob("*")):
         (sync_folder if path.is_dir() else _sync)(path)
 

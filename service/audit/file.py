@@ -7,7 +7,6 @@ chain. Without the key, nobody can change, insert or move a line, or chain the l
 lines at the end can be removed. After a rotation, the header of the next file continues the chain.
 """
 
-import fcntl
 import hashlib
 import hmac
 import json
@@ -22,7 +21,7 @@ from typing import Any
 
 from eulerlora_client.monitoring import LogFile, oldest_first
 from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
-from eulerlora_contract.output_files import storage_errors, sync_folder
+from eulerlora_contract.output_files import lock, storage_errors, sync_folder
 
 FORMAT = 4
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
@@ -254,10 +253,11 @@ class AuditFile:
 
 def _lock(descriptor: int, path: Path) -> None:
     """Locks the file until the descriptor is closed or the process ends."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise SettingsError(f"{path}: is in use by another process") from error
+    locked = lock(descriptor)
+    if locked is None:  # two services would overwrite the lines of each other
+        raise SettingsError(f"{path}: expected a file system with locks for the audit log")
+    if not locked:
+        raise SettingsError(f"{path}: is in use by another process")
 
 
 def _size_of_lines(descriptor: int) -> tuple[int, bytes]:

@@ -13,7 +13,6 @@ keys of at least 112 bits (NIST SP 800-63B-3, 5.1.2.2), and would let an unauthe
 consume CPU time.
 """
 
-import fcntl
 import hashlib
 import hmac
 import json
@@ -31,7 +30,7 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, Field
 
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.output_files import atomic_write, lock
 from eulerlora_contract.settings import PositiveInt, Settings, Sha256, validated
 
 _MAX_KEYS = 2  # the old and the new key during rotation
@@ -142,7 +141,11 @@ def updated_clients(path: Path) -> Iterator[dict[str, Client]]:
     path = Path(os.path.realpath(path))
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if lock(descriptor, waits=True) is None:
+            logger.warning(
+                "%s: on a file system without locks; change its keys with one command at a time",
+                path,
+            )
         existing = read_clients(path) if path.exists() else ()
         clients = {client.client: client for client in existing}
         yield clients

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,41 @@ def test_a_file_is_replaced_when_the_block_ends_and_is_private_until_then(
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == mode
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.fixture
+def private_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_what_replaces_a_file_or_folder_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    file, folder = tmp_path / "rows.csv", tmp_path / "folder"
+    for path in (file, folder / "a"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        path.chmod(mode)
+    with open_output(file) as output:
+        output.write("new")
+    change(folder, "new")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, folder / "a")] == [mode] * 2
+
+
+@pytest.mark.usefixtures("private_umask")
+def test_new_files_and_folders_follow_the_umask(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "folder") as partial, atomic_write(partial / "file") as file:
+        file.write_text("new")
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")]
+    assert modes == [0o700, 0o600]
+
+
+def test_an_empty_folder_that_is_filled_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir(0o700)
+    with new_folder(tmp_path / "folder"):
+        pass
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o700
 
 
 def test_of_two_writers_at_once_each_writes_a_whole_file(path: Path) -> None:

@@ -9,7 +9,6 @@ names, sizes and times of all files, so that a changed folder is decoded again. 
 native resolution, because training's random views start from it.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -43,6 +42,7 @@ from eulerlora_client.images import (
 )
 from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.errors import DataError, ImageSizeError
+from eulerlora_contract.output_files import lock
 from eulerlora_contract.printable import printable
 from eulerlora_contract.progress import track
 from training.data.copies import oriented_digest
@@ -109,20 +109,18 @@ def decoded_images(path: Path) -> DecodedImages:
         return cached
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            _wait_for(lock, path)
+        with (folder / "lock").open("w") as file:
+            _wait_for(file, path)
             return _open(state) or _build(path, state)
     except OSError as error:
         print(f"{path}: not cached, decoding for every use ({error})", file=sys.stderr)
         return _checked(path)
 
 
-def _wait_for(lock: IO[str], path: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+def _wait_for(file: IO[str], path: Path) -> None:
+    if lock(file.fileno()) is False:
         print(f"{path}: waiting for another program that decodes it", file=sys.stderr)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock(file.fileno(), waits=True)
 
 
 def _file_facts(path: Path) -> Iterator[object]:

@@ -1,5 +1,6 @@
 """Audit files that can be continued, are repaired, or are refused."""
 
+import errno
 import hashlib
 import subprocess
 import sys
@@ -80,6 +81,15 @@ def test_records_are_found_from_the_last_one_on_across_blocks_and_files(
     opened(path.with_name("another key"), b"other").close()
     found = newest_records(path, KEY, b"wanted")
     assert [record["name"] for record in found] == ["wanted 3", "wanted 2", "wanted 1"]
+
+
+def test_a_file_system_without_locks_is_refused(path: Path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(SettingsError, match="file system with locks"):
+        opened(path)
 
 
 @pytest.mark.parametrize("size", [1, 40, -1])

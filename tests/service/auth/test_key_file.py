@@ -1,5 +1,6 @@
 """Validation and atomic replacement of the key file."""
 
+import errno
 import json
 import os
 import stat
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora_contract.errors import SettingsError, StorageError
-from service.auth.keys import read_clients, write_clients
+from service.auth.keys import read_clients, updated_clients, write_clients
 from tests.full_disk import file_size_limit
 from tests.service.key_clients import client
 
@@ -87,6 +88,19 @@ def test_a_new_file_is_private_and_an_existing_one_keeps_its_mode(path: Path) ->
     path.chmod(0o640)
     write_clients(path, [client("clinic", "b")])
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_file_system_without_locks_is_named_and_the_keys_are_changed(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with updated_clients(path) as clients:
+        clients["clinic"] = client("clinic", "a")
+    assert [one.client for one in read_clients(path)] == ["clinic"]
+    assert f"{path}: on a file system without locks" in caplog.text
 
 
 def test_a_full_disk_leaves_the_existing_file(path: Path) -> None:
