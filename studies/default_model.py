@@ -24,10 +24,12 @@ from torch import Tensor
 
 from eulerlora.checkpoint.files import CONFIG_FILE, DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.nn.attention import SelfAttention
+from eulerlora.nn.method import AttentionAdapters
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora_contract.output_files import atomic_write, write_text
 from eulerlora_contract.processes import start_python
 from eulerlora_contract.sampling import MODES, Mode, Options, Views
-from studies.adaptation import adapter_ratio
 from training.calibration.thresholds import fit_temperature
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set
@@ -99,6 +101,20 @@ def train(name: str, data: Path, out: Path) -> Path:
             if process.wait():
                 raise SystemExit(f"the training of {name} failed")
     return folder
+
+
+def adapter_ratio(network: AdaptedVisionTransformer) -> float:
+    """The median of ||B A|| / ||W0|| over blocks, projections and adapters."""
+    ratios: list[float] = []
+    for block, adapters in zip(network.backbone.encoder.layers, network.blocks, strict=True):
+        attention = block.self_attention
+        assert isinstance(attention, SelfAttention)
+        assert isinstance(adapters, AttentionAdapters)
+        frozen = [*attention.in_proj_weight.chunk(3), attention.out_proj.weight]
+        for weight, down, up in zip(frozen, adapters.down, adapters.up, strict=True):
+            products = up.detach().transpose(1, 2) @ down.detach()  # (adapters, width, width)
+            ratios += (products.flatten(1).norm(dim=1) / weight.norm()).tolist()
+    return float(np.median(ratios))
 
 
 def measure(name: str, folder: Path, data: Path) -> dict[str, Any]:

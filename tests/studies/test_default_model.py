@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from studies.default_model import EMBEDDED, MALIGNANT, Criteria, Outputs, chosen, criteria_of
+from studies.default_model import (
+    EMBEDDED,
+    MALIGNANT,
+    Criteria,
+    Outputs,
+    adapter_ratio,
+    chosen,
+    criteria_of,
+)
+from tests.conftest import random_network
 from training.evaluation.intervals import Estimate
 
 PASSING = Criteria(
@@ -63,6 +72,19 @@ def outputs(seed: int) -> Outputs:
         steps = size * np.array([-1, 1]) / np.sqrt(2)  # a deviation of `size`
         arrays[f"moved.{name}"] = np.zeros((5, 3, 2, 4)) + adapters + steps[None, None, :, None]
     return Outputs(arrays)
+
+
+def test_the_ratio_of_adapters_is_the_median_over_their_merged_products() -> None:
+    network = random_network()
+    ratios = []
+    for layer, block in zip(network.backbone.encoder.layers, network.blocks, strict=True):
+        attention = layer.self_attention
+        frozen = [*attention.in_proj_weight.view(3, 16, 16), attention.out_proj.weight]
+        for index, weight in enumerate(frozen):
+            for adapter in range(2):
+                product = block.up[index, adapter].T @ block.down[index, adapter]
+                ratios.append(float(product.detach().norm() / weight.norm()))
+    assert adapter_ratio(network) == pytest.approx(np.median(ratios))
 
 
 def test_the_criteria_are_paired_differences_and_deviations_within_an_adapter() -> None:
