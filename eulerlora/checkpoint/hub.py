@@ -12,6 +12,7 @@ from eulerlora.checkpoint.files import AUTO_FILE, CHART_FILE, FEATURES_FILE, TRA
 from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.checkpoint.weights import BACKBONE_FILE
 from eulerlora_contract.errors import HubError
+from eulerlora_contract.output_files import NEXT, changed_folder
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 PREFIX = "hf://"
@@ -78,6 +79,9 @@ def upload(
     Raises:
         HubError: If the Hub refuses the upload or cannot be reached.
     """
+    if (folder / NEXT).exists():
+        with changed_folder(folder):  # completes a change that was interrupted
+            pass
     with _hub_errors(repository):
         api = _client().HfApi(token=options.pop("token", None))
         api.create_repo(repository.name, private=private, exist_ok=True)

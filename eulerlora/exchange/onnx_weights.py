@@ -65,6 +65,8 @@ def read_onnx(content: bytes) -> OnnxModel:
         raise SettingsError("expected the package onnx; pip install 'eulerlora[onnx]'") from error
     try:
         graph = onnx.load_model_from_string(content).graph
+        if any(map(onnx.external_data_helper.uses_external_data, graph.initializer)):
+            raise ValueError("the path of a tensor is relative to the working folder, or absolute")
         stored = {t.name: np.asarray(onnx.numpy_helper.to_array(t)) for t in graph.initializer}
     except Exception as error:  # protobuf has its own errors
         raise SettingsError("expected an ONNX file with its weights inside") from error

@@ -34,7 +34,7 @@ from service.auth.keys import warn_if_world_readable
 
 SECRET_VARIABLE = "EULERLORA_AUDIT_SECRET"
 _MIN_BYTES = 32
-TRIAL_INTERVAL_S = 5.0  # of a log that cannot be written
+TRIAL_INTERVAL_S = 5.0
 _RECORDED_FIELDS = {
     "request_id",
     "item_id",
@@ -143,7 +143,7 @@ class AuditLog:
         retention_months: As in `AuditFile`.
 
     Attributes:
-        is_writable: False after the file or disk has failed, until a write or a trial succeeds.
+        is_writable: False after a write or a trial has failed, until one succeeds.
 
     Raises:
         SettingsError: As `AuditFile`, at construction.
@@ -171,8 +171,8 @@ class AuditLog:
     async def record(self, entry: AuditEntry | Record) -> None:
         """Returns when the entry, an answer or the record of a decision, is in the log.
 
-        Cancelling the call before the write starts drops the entry. After a failure, writing is
-        tried again with the next entry, and every TRIAL_INTERVAL_S without one.
+        Cancelling the call before the write starts drops the entry. Without entries, writing is
+        tried every TRIAL_INTERVAL_S, so that a full disk is known before a request finds it.
 
         Raises:
             AuditUnavailable: If writing fails.
@@ -239,11 +239,11 @@ class AuditLog:
         None means stop.
 
         Returns:
-            [] if the log cannot be written and no entry arrives within TRIAL_INTERVAL_S.
+            [] if no entry arrives within TRIAL_INTERVAL_S.
         """
         taken: list[_PendingEntry | None] = []
         try:
-            taken.append(self._queue.get(timeout=None if self.is_writable else TRIAL_INTERVAL_S))
+            taken.append(self._queue.get(timeout=TRIAL_INTERVAL_S))
             while True:
                 taken.append(self._queue.get_nowait())
         except Empty:

@@ -200,6 +200,27 @@ def renamed(old: str, new: str = "other") -> Callable[[bytes], bytes]:
     return change
 
 
+def outside(content: bytes) -> bytes:
+    """Moves the values of a tensor to the file `weights` of the working folder."""
+    model = onnx.load_model_from_string(content)
+    tensor = next(t for t in model.graph.initializer if t.name.endswith("embeddings.cls_token"))
+    Path("weights").write_bytes(tensor.raw_data)
+    onnx.external_data_helper.set_external_data(tensor, "weights")
+    tensor.ClearField("raw_data")
+    return bytes(model.SerializeToString())
+
+
+def test_weights_in_another_file_are_not_read(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "working").mkdir()
+    monkeypatch.chdir(tmp_path / "working")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(outside(exported.read_bytes()))
+    with pytest.raises(CheckpointError, match="with its weights inside"):
+        read_source(find_source(str(path)))
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import threading
 import time
@@ -167,11 +168,12 @@ def appended(path: Path) -> Iterator[None]:
 @contextmanager
 def replaced(path: Path) -> Iterator[None]:
     """A copy replaces the file until exit."""
-    original = path.with_name("original")
-    path.rename(original)
-    shutil.copy(original, path)
+    original, other = path.with_name("original"), path.with_name("other")
+    os.link(path, original)
+    shutil.copy(path, other)
+    other.replace(path)  # at no time the path is missing, as after a rotation
     yield
-    original.rename(path)
+    original.replace(path)
 
 
 @pytest.mark.parametrize("obstacle", [full, appended, replaced])
@@ -193,9 +195,10 @@ def test_a_failed_write_refuses_the_request_and_the_next_one_is_tried_again(
     assert ids(path) == ["before", "after"]
 
 
+@pytest.mark.parametrize("is_asked", [True, False])
 @pytest.mark.parametrize("obstacle", [full, appended, replaced])
-def test_a_log_that_was_not_writable_recovers_without_another_decision(
-    path: Path, monkeypatch, obstacle: Callable[[Path], Any]
+def test_without_requests_a_log_that_cannot_be_written_is_noticed_and_recovers(
+    path: Path, monkeypatch, obstacle: Callable[[Path], Any], is_asked: bool
 ) -> None:
     monkeypatch.setattr(audit_log, "TRIAL_INTERVAL_S", 0.01)
     tried = threading.Semaphore(0)
@@ -211,8 +214,11 @@ def test_a_log_that_was_not_writable_recovers_without_another_decision(
     with open_log(path) as log:
         record(log, "before")
         with obstacle(path):
-            with pytest.raises(AuditUnavailable):
-                record(log, "refused")
+            if is_asked:
+                with pytest.raises(AuditUnavailable):
+                    record(log, "refused")
+            while tried.acquire(blocking=False):
+                pass  # trials before the obstacle
             for _ in range(2):
                 assert tried.acquire(timeout=TIMEOUT_S)
             assert not log.is_writable
