@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -32,6 +32,14 @@ ItemId = Annotated[
     str | None,
     Field(description="Request id, colon, index; the audit log has it. Only in a batch."),
 ]
+
+
+Unit = Literal["picture", "lesion", "group"]
+"""What a figure counts: pictures, lesions, or the groups of the data, such as patients.
+
+A lesion or group counts once for each class of its pictures. Lesions are counted where the data
+name them, else groups, and pictures only where neither is known.
+"""
 
 
 class WireModel(BaseModel):
@@ -98,11 +106,13 @@ class PredictionSet(WireModel):
     labels: tuple[str, ...]
     """Class names in the order of the model's classes; may be empty."""
     coverage: Probability
-    """For each class, the least probability that the sets of all images of a new lesion of this
-    class contain it, if the lesion comes from the distribution of the calibration data.
+    """For each class, the least probability that the sets of all images of a new `unit` of this
+    class contain it, if it comes from the distribution of the calibration data.
     """
     unit: str
-    """`lesion`, or `image` if the calibration data do not state lesions."""
+    """What the calibration counted: `lesion`, `group` (such as a patient) if its data name no
+    lesions, or `picture` if they name neither.
+    """
     calibrated_on: str
     """The calibration data."""
 
@@ -398,26 +408,30 @@ class TriageReason(WireModel):
 
 
 class PolicyPerformance(WireModel):
-    """The measured performance of a policy on one data set; brackets hold exact 95% intervals."""
+    """The measured performance of a policy on one data set, with 95% intervals."""
 
     data: str
     """The data set."""
+    unit: str = "lesion"
+    """What all shares count: `lesion`, `group` (such as a patient) if the data set names no
+    lesions, or `picture` if it names neither.
+    """
     critical: str
     """A word for the classes whose sensitivity is stated."""
     sensitivity: Probability
-    """Share of its lesions with an image that is urgent, unfamiliar, or `target_possible`."""
+    """Share of its units with an image that is urgent, unfamiliar, or `target_possible`."""
     sensitivity_low: Probability
     """Lower end of its interval."""
     sensitivity_high: Probability
     """Upper end of its interval."""
     specificity: Probability
-    """Share of other lesions without an image that is urgent, unfamiliar, or `target_possible`."""
+    """Share of other units without an image that is urgent, unfamiliar, or `target_possible`."""
     specificity_low: Probability
     """Lower end of its interval."""
     specificity_high: Probability
     """Upper end of its interval."""
     predictive_value: Probability | None = None
-    """Share of target lesions among those with an urgent image; null if there are none."""
+    """Share of target units among those with an urgent image; null if there are none."""
     predictive_value_low: Probability = 0.0
     """Lower end of its interval."""
     predictive_value_high: Probability = 1.0
@@ -433,7 +447,7 @@ class PolicyReference(WireModel):
     """SHA-256 of the policy's values."""
     established: bool
     """True if both thresholds were set for this model, mode and samples, and what is required of
-    them was reached: the sensitivity by that of `routine`, the share of target lesions by `urgent`.
+    them was reached: the sensitivity by that of `routine`, the share of the target by `urgent`.
     """
     notice: str | None = None
     """What is not known; to be shown with the result if not established."""
@@ -704,9 +718,8 @@ class Tolerance(Settings):
     0.95).
     """
     units: PositiveInt
-    """Number of independent units."""
-    unit: str
-    """`lesion`, or `image` if no lesions are known."""
+    """Number of units."""
+    unit: Unit
 
     @property
     def summary(self) -> str:
@@ -776,7 +789,7 @@ class PredictionSetOptions(WireModel):
     sampler: str
     precision: str
     unit: str
-    """`lesion` or `image`."""
+    """`picture`, `lesion` or `group`."""
     units: dict[str, int]
     """Number of calibration units in `data`, by class."""
     confidences: dict[str, Probability]

@@ -38,6 +38,7 @@ from training.calibration.site import MIN_HEADS
 from training.calibration.thresholds import group_means, image_nll
 from training.data.dataset import LabelTable
 from training.data.local_images import read_local_images
+from training.data.units import Units
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Bools, Floats, Ints
 from training.recipe.archives import read_archive_labels
@@ -67,6 +68,12 @@ class Archive:
     lesions: Ints
     patients: Ints
 
+    @property
+    def units(self) -> Units:
+        """Each lesion counts once, as an independent one."""
+        _, first, indices = np.unique(self.lesions, return_index=True, return_inverse=True)
+        return Units(indices, self.labels[first], np.arange(len(first)), "lesion")
+
     def images(self, chosen: Bools) -> "Archive":
         modes = {
             mode: outputs.images(torch.from_numpy(chosen)) for mode, outputs in self.modes.items()
@@ -95,7 +102,7 @@ def read_archive(name: str, data: Path, cache: Path) -> Archive:
         stored = {
             "modes": {mode: vars(of_mode) for mode, of_mode in zip(MODES, outputs, strict=True)},
             "labels": [image.label for image in images],
-            "lesions": [image.cluster_name for image in images],
+            "lesions": [image.lesion or image.cluster_name for image in images],
         }
         cache.mkdir(parents=True, exist_ok=True)
         torch.save(stored, path)
@@ -144,7 +151,7 @@ class Study:
         """The change that `site fit` tries, or None if cross-validation chooses none."""
         modes = [archive.modes["stoch"], archive.modes["det"]]
         labels, temperature = torch.from_numpy(archive.labels), self.temperatures["stoch"]
-        fit = refit_heads(modes, self.heads, labels, archive.lesions, temperature)
+        fit = refit_heads(modes, self.heads, labels, archive.units, temperature)
         return None if fit is None else fit.change
 
     def site_fit(self, local: Archive, generator: np.random.Generator) -> HeadChange | None:
@@ -162,7 +169,7 @@ class Study:
             old.flat_log_probabilities,
             new.flat_log_probabilities,
             torch.from_numpy(held_out.labels),
-            held_out.lesions,
+            held_out.units,
         )
         before, after = (self.metrics(held_out, outputs)[METRICS[0]] for outputs in (old, new))
         return change if comparison.bound > 0 and after >= before else None

@@ -6,23 +6,25 @@ Each class has its own threshold, from calibration data of this class (label-con
 Mondrian conformal prediction: Vovk, "Conditional validity of inductive conformal predictors",
 Proc. Mach. Learn. Res. 25, 475, 2012).
 
-The exchangeable unit is a lesion, whose score is the largest of its images. If a new lesion of a
-class and the calibration lesions of this class are exchangeable, the sets of all images of the new
-lesion contain the class with at least the stated probability, the coverage. This holds for the
-calibration at hand with the confidence of the class (validity conditional on the calibration,
-section 4 of the same paper), and for classes with fewer lesions on average over calibrations.
+The exchangeable unit is a lesion, or where none is known the images of a class in a group, such as
+a patient; its score is the largest of its images. If a new unit of a class and the calibration
+units of this class are exchangeable, the sets of all images of the new unit contain the class with
+at least the stated probability, the coverage. This holds for the calibration at hand with the
+confidence of the class (validity conditional on the calibration, section 4 of the same paper), and
+for classes with fewer units on average over calibrations.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from eulerlora_contract.answers import Unit
 from eulerlora_contract.sampling import Mode, Precision, Sampler
 from eulerlora_contract.settings import Count, PositiveInt, Probability, Settings, Sha256
 
@@ -39,7 +41,8 @@ class PredictionSetCalibration(Settings):
             (`eulerlora_contract.sampling.Options`).
         thresholds: One per class; a class with probability p is in the set if 1 - p is at most its
             threshold, and always if that is 1.
-        units: Number of calibration units of each class, which are lesions or images.
+        unit: What was counted.
+        units: Number of calibration units of each class.
         confidences: One per class, that at least the coverage of new units of the class is covered.
         data_sha256: Digest of the calibration images' names, labels and units.
     """
@@ -50,7 +53,7 @@ class PredictionSetCalibration(Settings):
     sampler: Sampler
     precision: Precision
     thresholds: tuple[Probability, ...]
-    unit: Literal["lesion", "image"]
+    unit: Unit
     units: tuple[Count, ...]
     confidences: tuple[Probability, ...]
     data: str
@@ -77,12 +80,6 @@ def min_units(coverage: float) -> int:
 def lac_scores(probabilities: Tensor, labels: Tensor) -> Tensor:
     """(n,) 1 - p of the true class, from probabilities (n, classes) and labels (n,)."""
     return 1 - probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
-
-
-def unit_scores(scores: Tensor, units: Tensor) -> Tensor:
-    """(count,) the largest score of each unit, from scores (n,) and units (n,), 0 to count - 1."""
-    largest = torch.full((int(units.max()) + 1,), -torch.inf, dtype=scores.dtype)
-    return largest.scatter_reduce(0, units, scores, "amax")
 
 
 def included_classes(probabilities: Tensor, thresholds: Sequence[float]) -> Tensor:

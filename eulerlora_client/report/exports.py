@@ -156,7 +156,7 @@ def _policy_cells(result: TriageResult) -> dict[str, object]:
         "policy_hash": policy.hash,
         "policy_established": policy.established,
         "policy_notice": policy.notice,
-        "policy_measured_on": _joined(measured.data for measured in policy.measured),
+        "policy_measured_on": _joined(f"{one.data} ({one.unit}s)" for one in policy.measured),
         "policy_critical": _joined(critical),
         "policy_sensitivity": _joined(f"{one.sensitivity:g}" for one in policy.measured),
         "policy_specificity": _joined(f"{one.specificity:g}" for one in policy.measured),

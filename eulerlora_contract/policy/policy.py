@@ -33,6 +33,7 @@ from eulerlora_contract.answers import (
     Prediction,
     Reason,
     TargetClasses,
+    Unit,
 )
 from eulerlora_contract.errors import PolicyError, SettingsError
 from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Mode
@@ -158,17 +159,19 @@ class ThresholdEvidence(Settings):
     """What the lesions of a fit show about one threshold of the target probability.
 
     Attributes:
-        lesions: That count: for `routine` those of the critical classes, for `urgent` all that have
-            an image at or above it.
+        lesions: That count, or other units (`FitEvidence.unit`): for `routine` those of the
+            critical classes, for `urgent` all that have an image at or above it.
+        independent: Number of their groups, such as patients, which are independent.
         hits: For `routine` those with all images at or above it, for `urgent` those of the target.
         wanted: Required share of hits among new lesions.
-        lower_bound: One-sided exact bound of this share.
+        lower_bound: One-sided bound of this share; exact if each lesion is a group.
         established: Whether the share is at least `wanted`, with the confidence of the evidence. A
             threshold that is not established is the highest without a miss (`routine`), or that
             of the policy before the fit (`urgent`).
     """
 
     lesions: Count
+    independent: Count
     hits: Count
     wanted: Probability
     lower_bound: Probability
@@ -179,6 +182,7 @@ class FitEvidence(Settings):
     """The images on which `eulerlora policy fit` set the thresholds.
 
     Attributes:
+        unit: What is counted in place of lesions, if the images have none that are known.
         images: All images.
         in_training: Those of them that the model was trained on; they establish nothing.
         uncertain: Share of the images with an entropy of at least `uncertainty.entropy_nats`.
@@ -187,6 +191,7 @@ class FitEvidence(Settings):
     """
 
     data: NonEmpty
+    unit: Unit
     images: PositiveInt
     in_training: Count = 0
     uncertain: Probability
@@ -197,7 +202,8 @@ class FitEvidence(Settings):
 class LesionCounts(Settings):
     """Lesions by what happens to the most urgent of their images, which decides.
 
-    Of the reasons to refer an image, only the target probability counts.
+    Of the reasons to refer an image, only the target probability counts. They are other units where
+    no lesions are known (`MeasuredEvidence.unit`).
 
     Attributes:
         refer: Neither urgent nor unfamiliar, but referred by the target probability.
@@ -226,8 +232,8 @@ class TargetEvidence(LesionCounts):
     """Lesions of target classes.
 
     Attributes:
-        sensitivity: Share of the lesions that are not `neither`, with its two-sided exact interval
-            from sensitivity_low to sensitivity_high.
+        sensitivity: Share of the lesions that are not `neither`, with its two-sided interval from
+            sensitivity_low to sensitivity_high, which is exact if each lesion is a group.
     """
 
     sensitivity: Probability
@@ -249,8 +255,8 @@ class OtherEvidence(LesionCounts):
     """Lesions that are not of the target.
 
     Attributes:
-        specificity: Share of the lesions that are `neither`, with its two-sided exact interval from
-            specificity_low to specificity_high.
+        specificity: Share of the lesions that are `neither`, with its interval, as in
+            `TargetEvidence`.
     """
 
     specificity: Probability
@@ -298,8 +304,7 @@ class UrgentEvidence(Settings):
 
     Attributes:
         target: Those of the target, with or without a class of the model.
-        predictive_value: target / lesions, with its two-sided exact interval from
-            predictive_value_low to predictive_value_high.
+        predictive_value: target / lesions, with its interval, as in `TargetEvidence`.
     """
 
     lesions: PositiveInt
@@ -313,6 +318,7 @@ class MeasuredEvidence(Settings):
     """The performance of the thresholds on other images; image quality is not considered.
 
     Attributes:
+        unit: What is counted in place of lesions, if the images have none that are known.
         images: All of them.
         lesions: All of them.
         referral_rate: Share of all images that are urgent, unfamiliar or referred.
@@ -324,6 +330,7 @@ class MeasuredEvidence(Settings):
     """
 
     data: NonEmpty
+    unit: Unit
     images: PositiveInt
     lesions: PositiveInt
     referral_rate: Probability

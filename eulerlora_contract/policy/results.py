@@ -20,6 +20,7 @@ from eulerlora_contract.answers import (
     TargetGroup,
     TriageReason,
     TriageResult,
+    Unit,
 )
 from eulerlora_contract.policy.policy import (
     BY_URGENCY,
@@ -34,6 +35,7 @@ from eulerlora_contract.policy.policy import (
     Policy,
     TargetEvidence,
     TargetRules,
+    ThresholdEvidence,
     UrgentEvidence,
     default_sampling,
     urgency,
@@ -113,6 +115,19 @@ NOT_FITTED = (
 )
 
 
+UNIT_NOTES: Mapping[Unit, str] = {
+    "lesion": "",
+    "group": (
+        " A group, such as a patient, counts once for each class of its pictures, however many "
+        "lesions they show: nothing is shown about shares of lesions."
+    ),
+    "picture": (
+        " The data name no lesions: if pictures show the same one, what is shown is too optimistic."
+    ),
+}
+"""What a figure that counts this unit does not show."""
+
+
 def reason_words(reason: Reason, policy: Policy) -> str:
     """A reason for people, with the policy's word for its target."""
     return REASONS[reason].format(target=policy.target.name)
@@ -134,22 +149,30 @@ def not_established(policy: Policy) -> str | None:
     return f"This policy is fitted, but not proven. {' '.join(missing)}" if missing else None
 
 
+def counted(evidence: ThresholdEvidence, unit: Unit) -> str:
+    """What a threshold rests on, such as "187 lesions" or "187 lesions of 120 groups"."""
+    groups = f" of {evidence.independent:,} groups" * (evidence.independent < evidence.lesions)
+    return f"{evidence.lesions:,} {unit}s{groups}"
+
+
 def _fit_sentences(target: TargetRules, evidence: Evidence) -> tuple[str, str]:
     """What the fit shows about the routine and about the urgent threshold."""
     routine, urgent, confidence = evidence.fit.routine, evidence.fit.urgent, evidence.confidence
-    share = f"a share of {urgent.wanted:g} among new lesions"
+    unit = evidence.fit.unit
+    share = f"a share of {urgent.wanted:g} among new {unit}s"
     return (
-        f"{routine.hits:,} of {routine.lesions:,} lesions of {target.critical.name} are at or "
+        f"{routine.hits:,} of {counted(routine, unit)} with {target.critical.name} are at or "
         f"above the routine threshold of {target.routine:g}, which establishes a sensitivity of at "
         f"least {routine.lower_bound:.3f} (confidence {confidence:g}; {routine.wanted:g} is "
         "required).",
-        f"{urgent.hits:,} of {urgent.lesions:,} lesions at or above the urgent threshold of "
+        f"{urgent.hits:,} of {counted(urgent, unit)} at or above the urgent threshold of "
         f"{target.urgent:g} are {target.name}, "
         + (
             f"which establishes {share} (confidence {confidence:g})."
             if urgent.established
             else f"which does not establish {share}."
-        ),
+        )
+        + UNIT_NOTES[unit],
     )
 
 
@@ -265,6 +288,7 @@ def _measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
     return tuple(
         PolicyPerformance(
             data=one.data,
+            unit=one.unit,
             critical=policy.target.critical.name,
             sensitivity=one.critical.sensitivity,
             sensitivity_low=one.critical.sensitivity_low,
@@ -300,33 +324,33 @@ def policy_description(policy: Policy) -> PolicyDescription:
 
 UNKNOWN = "The sensitivity and specificity of this policy have not been measured."
 EXPLANATION = (
-    "All figures count lesions; brackets contain exact 95% intervals. A lesion counts by the most "
-    "urgent of its images, which decides. A target lesion is seen if an image of it is unfamiliar "
-    "or reaches the routine threshold; unfamiliar means that the model does not know such images "
-    "and a person has to look at it. Specificity is the share of the other lesions without any "
-    "such image. The last column is the share of target lesions among those with an urgent image. "
-    "Image quality is not considered."
+    "Each row counts what it names: lesions, groups (such as patients, once for each class of "
+    "their pictures) where the data name no lesions, or pictures where they name neither. The most "
+    "urgent of its images decides. One of the target is seen if an image of it is unfamiliar or "
+    "reaches the routine threshold; unfamiliar means that the model does not know such images and "
+    "a person has to look at it. Specificity is the share of the others without any such image. "
+    "The last column is the share of the target among those with an urgent image. Brackets contain "
+    "95% intervals, which are exact unless lesions share a group. Image quality is not considered."
 )
-_GROUP_HEADER = ("lesions", "sensitivity, {target}", "specificity", "AUROC, {target}")
+_GROUP_HEADER = ("images", "sensitivity, {target}", "specificity", "AUROC, {target}")
 GROUP_NOTE = (
     "Sensitivity and specificity as above, for all target classes; the AUROC is that of their "
-    "summed probability, in a group by diagnosis without target lesions against those of all "
-    "groups. A diagnosis by follow-up or consensus is given to lesions that looked harmless: the "
-    "groups by diagnosis say how much of a figure rests on such lesions. Fewer than 20 lesions, "
-    "for the AUROC of either kind, are too few to say."
+    "summed probability, in a subgroup by diagnosis without the target against those of all "
+    "subgroups. A diagnosis by follow-up or consensus is given to lesions that looked harmless: "
+    "the subgroups by diagnosis say how much of a figure rests on such lesions. Fewer than 20, for "
+    "the AUROC of either kind, are too few to say."
 )
 _FEW_LESIONS = 20
 """A group with fewer lesions gets no figure: an exact interval of 20 is up to 0.46 wide."""
 _TOO_FEW = "too few to say"
 _DETAIL_HEADER = (
-    "lesions", "number", "urgent", "unfamiliar", "refer", "neither", "threshold alone"
+    "images", "number", "urgent", "unfamiliar", "refer", "neither", "threshold alone"
 )  # fmt: skip
 DETAIL_NOTE = (
-    "A lesion counts by the most urgent of its images; refer counts those that the target "
-    "probability refers. A target lesion that is neither is missed; any other lesion that is "
-    "neither is spared. Threshold alone ignores whether images are unfamiliar: the share of target "
-    "lesions with an image at or above the routine threshold (sensitivity), or of other lesions "
-    "without one (specificity)."
+    "Counted as above; refer counts those that the target probability refers. One of the target "
+    "that is neither is missed; any other that is neither is spared. Threshold alone ignores "
+    "whether images are unfamiliar: the share of the target with an image at or above the routine "
+    "threshold (sensitivity), or of the others without one (specificity)."
 )
 
 
@@ -401,7 +425,12 @@ def performance(policy: Policy) -> Performance | None:
 
 def _group_row(one: MeasuredEvidence, group: GroupEvidence) -> list[str]:
     figures = (group.sensitivity, group.specificity, group.auroc)
-    return [f"{one.data}: {group.attribute} {group.value}", *map(_figure, figures)]
+    return [f"{_named(one)}: {group.attribute} {group.value}", *map(_figure, figures)]
+
+
+def _named(one: MeasuredEvidence) -> str:
+    """A data set with what its figures count."""
+    return f"{one.data}, {one.unit}s"
 
 
 def _figure(figure: IntervalEvidence | None) -> str:
@@ -423,7 +452,7 @@ def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> Mar
     header = ("images", *groups, "specificity", f"{target.name} among urgent")
     rows = [
         (
-            one.data,
+            _named(one),
             *(
                 f"{interval(counts.sensitivity, counts.sensitivity_low, counts.sensitivity_high)} "
                 f"({counts.lesions - counts.neither:,}/{counts.lesions:,}, of these "
@@ -443,10 +472,10 @@ def _detail_rows(one: MeasuredEvidence, target: TargetClasses) -> Iterator[list[
     if one.outside is not None:
         groups[f"{', '.join(one.outside.labels)}, {target.name} without a class"] = one.outside
     for name, counts in groups.items():
-        yield [f"{one.data}: {name}", *_counts(counts), f"{counts.reached / counts.lesions:.3f}"]
+        yield [f"{_named(one)}: {name}", *_counts(counts), f"{counts.reached / counts.lesions:.3f}"]
     others = one.others
     alone = 1 - others.reached / others.lesions
-    yield [f"{one.data}: other lesions", *_counts(others), f"{alone:.3f}"]
+    yield [f"{_named(one)}: others", *_counts(others), f"{alone:.3f}"]
 
 
 def _counts(of: LesionCounts) -> list[str]:

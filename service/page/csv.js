@@ -92,7 +92,7 @@ function policyCells(policy) {
     policy_hash: policy?.hash,
     policy_established: policy?.established,
     policy_notice: policy?.notice,
-    policy_measured_on: joined(measured?.map(({ data }) => data)),
+    policy_measured_on: joined(measured?.map(({ data, unit }) => `${data} (${unit}s)`)),
     policy_critical: joined(measured && [...new Set(measured.map(({ critical }) => critical))]),
     policy_sensitivity: joined(numbers("sensitivity")),
     policy_specificity: joined(numbers("specificity")),

@@ -101,7 +101,7 @@ function measuredSentence(measured, { name }) {
   return (
     `In tests, ${percent(measured.sensitivity)} of the cases of ${measured.critical} were above the ` +
     `routine line or unfamiliar, and so were ${percent(1 - measured.specificity)} of the harmless ` +
-    `ones (${dataName(measured.data)}).${urgent}`
+    `ones (${dataName(measured.data)}; a case is a ${measured.unit}).${urgent}`
   );
 }
 

@@ -1,7 +1,7 @@
 """A tiny image folder, a tiny backbone file, and a recipe that trains on them."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from eulerlora_client.images import select_files
 from eulerlora_contract.policy.policy import default_policy_text
 from tests.conftest import random_backbone
 from training.data.augmentation import Transform
+from training.data.units import Units
 
 MELANOMA_POLICY = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
 """The packaged policy for the classes of the tiny checkpoint."""
@@ -126,3 +127,11 @@ def policy(tmp_path: Path) -> Path:
 
 def plain_view(size: int) -> Transform:
     return lambda _, pixels: network_input(pixels, Preprocessing(size=size))
+
+
+def units_of(lesions: Sequence[object], groups: Sequence[object] | None = None) -> Units:
+    """The units of images by their lesions, each of one group; labels do not matter."""
+    _, first, indices = np.unique(list(lesions), return_index=True, return_inverse=True)
+    names = np.asarray(list(lesions if groups is None else groups))[first]
+    of_lesions = np.unique(names, return_inverse=True)[1]
+    return Units(indices, np.zeros(len(first), np.int64), of_lesions, "lesion")

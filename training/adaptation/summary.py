@@ -19,8 +19,8 @@ from training.calibration.thresholds import KEPT_SHARE
 from training.data.copies import DataCheck, PlacedImage
 from training.data.images import ImageParts, LabelledImage, class_counts
 from training.data.splits import Part
+from training.data.units import Units
 from training.evaluation.intervals import tolerance_sample_size
-from training.evaluation.prediction_sets import Lesions
 from training.evaluation.report_schema import Report
 from training.optimisation.batches import RunLength
 from training.optimisation.step import warmup_steps
@@ -85,10 +85,9 @@ def _pair_text(first: PlacedImage, other: PlacedImage) -> str:
 def basis_lines(images: ImageParts) -> list[str]:
     """A table of the images that later figures rest on, and what is too few for them."""
     test, held_out = images.parts["test"], images.parts[images.held_out]
-    of_test, of_held_out = Lesions.of(test), Lesions.of(held_out)
-    test_unit = "test groups" if of_test.unit == "lesion" else "test images"
-    unit = f"{images.held_out} {'groups' if of_held_out.unit == 'lesion' else 'images'}"
-    total = len(of_held_out.labels)
+    of_test, of_held_out = Units.of(test), Units.of(held_out)
+    test_unit, unit = f"test {of_test.unit}s", f"{images.held_out} {of_held_out.unit}s"
+    total = len(of_held_out)
     tested = min(of_test.counts(len(images.classes)))
     by_class = of_held_out.counts(len(images.classes))
     fewest, rarest = min(by_class), images.class_names[by_class.index(min(by_class))]

@@ -69,8 +69,8 @@ from training.data.images import (
     report_skipped,
 )
 from training.data.registry import DATA_SETS, IMAGES
+from training.data.units import Units
 from training.evaluation.evaluate import evaluate
-from training.evaluation.intervals import cluster_indices
 from training.evaluation.ood_sets import recipe_ood_sets
 from training.evaluation.report_schema import JSON
 from training.optimisation.batches import LoadedBatches, RunLength
@@ -428,7 +428,7 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
             fit = fit_temperature(
                 head_log_probabilities(head, held_out).unsqueeze(1),
                 torch.tensor([image.label for image in held_out]),
-                cluster_indices([image.cluster_name for image in held_out]),
+                Units.of(held_out),
             )
             tested = (tested / fit.temperature).log_softmax(dim=-1)
         probe = compare_with_probe(evaluation.test, tested)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from eulerlora.checkpoint.config import AutoRecord, CheckpointConfig, FeatureConfig
@@ -43,15 +44,15 @@ from training.calibration.thresholds import (
     TEMPERATURE_FOLDS,
     CalibrationOutputs,
     CoverageSettings,
-    check_lesions,
+    check_units,
     precision_changes,
     with_auto_threshold,
     with_prediction_sets,
     with_thresholds,
 )
 from training.data.images import ImageParts, evenly_spaced
+from training.data.units import Units
 from training.evaluation.inference import predict_all
-from training.evaluation.prediction_sets import Lesions
 from training.recipe.schema import CALIBRATED_SAMPLES
 
 _MAX_FEATURE_IMAGES = 10_000
@@ -85,7 +86,7 @@ def calibrate(
     decides; `auto` is bfloat16 where it is fast.
 
     Raises:
-        DataError: If a class has too few lesions for the coverage, before any work.
+        DataError: If a class has too few units for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
     uncalibrated = checkpoint.config.model_copy(
@@ -104,7 +105,7 @@ def calibrate(
     )
     part = images.held_out
     held_out, data = images.parts[part], f"{images.name}, {part} part"
-    check_lesions(Lesions.of(held_out), uncalibrated.class_names, coverage)
+    check_units(Units.of(held_out), uncalibrated.class_names, coverage)
     source = replace(checkpoint, config=uncalibrated)
     exact = EulerLoRA(source, device)
     statistics, features = _compute_feature_statistics(exact, images)
@@ -183,15 +184,16 @@ def calibrate_auto(
 
 
 def has_temperature(images: ImageParts) -> bool:
-    """True if the calibration part has TEMPERATURE_FOLDS lesions of each class, or more.
+    """True if the calibration part has TEMPERATURE_FOLDS units of each class and groups, or more.
 
     Without some of the classes, a temperature would be too low. None is fitted to a test part,
     whose NLL would be too good.
     """
     if "calibration" not in images.parts:
         return False
-    counts = Lesions.of(images.parts["calibration"]).counts(len(images.classes))
-    return min(counts) >= TEMPERATURE_FOLDS
+    units = Units.of(images.parts["calibration"])
+    fewest = min(*units.counts(len(images.classes)), len(np.unique(units.groups)))
+    return fewest >= TEMPERATURE_FOLDS
 
 
 def _compute_feature_statistics(

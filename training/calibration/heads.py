@@ -22,13 +22,14 @@ from torch import Tensor
 
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.scores.trajectories import Trajectories
+from eulerlora_contract.answers import Unit
 from training.calibration.thresholds import (
     group_folds,
-    group_means,
     image_nll,
     most_probable_temperature,
 )
-from training.evaluation.intervals import CONFIDENCE, Floats, Ints
+from training.data.units import Units
+from training.evaluation.intervals import CONFIDENCE, Floats, Ints, standard_error
 
 _PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, math.inf)
 """To choose from; the loss is a sum over lesions. The last one changes the factor alone."""
@@ -73,22 +74,22 @@ class _Rows:
         logits: Of the shipped heads.
         inputs: What the heads read.
         labels: (n,).
-        groups: (n,).
+        units: (n,) the unit of each image, which counts once.
     """
 
     logits: Floats
     inputs: Floats
     labels: Ints
-    groups: Ints
+    units: Ints
 
     @classmethod
     def of(
-        cls, modes: Sequence[Trajectories], heads: AdapterHeads, labels: Tensor, groups: Ints
+        cls, modes: Sequence[Trajectories], heads: AdapterHeads, labels: Tensor, units: Ints
     ) -> "_Rows":
         """Takes the means over the samples of each adapter."""
         logits = torch.cat([_logits(outputs).mean(dim=2) for outputs in modes], dim=1)
         inputs = torch.cat([head_inputs(outputs, heads).mean(dim=2) for outputs in modes], dim=1)
-        return cls(logits.numpy(), inputs.numpy(), labels.numpy(), groups)
+        return cls(logits.numpy(), inputs.numpy(), labels.numpy(), units)
 
     def images(self, indices: Ints) -> "_Rows":
         return _Rows(*(values[indices] for values in vars(self).values()))
@@ -117,7 +118,7 @@ def refit_heads(
     modes: Sequence[Trajectories],
     heads: AdapterHeads,
     labels: Tensor,
-    groups: Ints,
+    units: Units,
     temperature: float,
 ) -> HeadFit | None:
     """Fits a change of the heads, with the penalty of the lowest NLL of other groups.
@@ -129,11 +130,11 @@ def refit_heads(
             fit, and the NLL is that of the first.
         heads: That gave them.
         labels: (n,).
-        groups: (n,), at least _FOLDS; each counts once, and they stay together.
+        units: Of the images; each counts once. Their groups, at least _FOLDS, stay together.
         temperature: By which the logits are divided; the penalty is relative to it.
     """
-    rows, outputs = _Rows.of(modes, heads, labels, groups), modes[0]
-    folds = list(group_folds(groups, _FOLDS))
+    rows, outputs = _Rows.of(modes, heads, labels, units.indices), modes[0]
+    folds = list(group_folds(units.image_groups, _FOLDS))
     cross_fitted = {
         penalty: [
             (held_out, _fit(rows.images(rest), penalty, temperature)) for rest, held_out in folds
@@ -146,7 +147,7 @@ def refit_heads(
     def nll(penalty: float) -> float:
         changed = with_changed_heads(outputs, heads, cross_fitted[penalty]).at(temperature)
         among, true = _among(present, changed.flat_log_probabilities, labels)
-        return float(group_means(image_nll(among, true, 1.0), groups).mean())
+        return float(units.means(image_nll(among, true, 1.0)).mean())
 
     best = min(_PENALTIES, key=nll)
     if math.isinf(best):
@@ -173,42 +174,45 @@ def _among(present: Tensor, log_probabilities: Tensor, labels: Tensor) -> tuple[
 
 @dataclass(frozen=True)
 class HeadComparison:
-    """New heads on held-out groups, against the old ones.
+    """New heads on held-out lesions (or other units), against the old ones.
 
     Attributes:
-        improvement: By how much they lower the NLL of a group, in nats, among the classes of the
+        improvement: By how much they lower the NLL of a lesion, in nats, among the classes of the
             images and at the best temperature of both, so that scaling the logits is no gain.
-        bound: One-sided 95% lower bound of it (Student's t).
-        groups: Their number.
+        bound: One-sided 95% lower bound of it (Student's t, over groups).
+        units: Their number.
+        unit: What they are.
     """
 
     improvement: float
     bound: float
-    groups: int
+    units: int
+    unit: Unit
 
     @property
     def summary(self) -> str:
         return (
-            f"{'lower' if self.improvement > 0 else 'no lower'} NLL of {self.groups:,} held-out "
-            f"lesions, by {self.improvement:.3f} (with 95% confidence by {self.bound:.3f} or more)"
+            f"{'lower' if self.improvement > 0 else 'no lower'} NLL of {self.units:,} "
+            f"held-out {self.unit}s, by {self.improvement:.3f} (with 95% confidence by "
+            f"{self.bound:.3f} or more)"
         )
 
     @classmethod
-    def of(cls, old: Tensor, new: Tensor, labels: Tensor, groups: Ints) -> "HeadComparison":
-        """From log-probabilities (n, trajectories, classes), labels (n,) and groups (n,)."""
+    def of(cls, old: Tensor, new: Tensor, labels: Tensor, units: Units) -> "HeadComparison":
+        """From log-probabilities (n, trajectories, classes), labels (n,) and units of n images."""
         by_image = []
         for outputs in (old, new):
             among, true = _among(labels.unique(), outputs, labels)
-            best = most_probable_temperature(among, true, groups, deviation=math.inf)
+            best = most_probable_temperature(among, true, units.indices, deviation=math.inf)
             by_image.append(image_nll(among, true, best))
-        gains = group_means(by_image[0] - by_image[1], groups)
-        count = len(gains)
-        width = student.ppf(CONFIDENCE, count - 1) * gains.std(ddof=1) / math.sqrt(count)
-        return cls(float(gains.mean()), float(gains.mean() - width), count)
+        gains = units.means(by_image[0] - by_image[1])
+        groups = len(np.unique(units.groups))
+        width = student.ppf(CONFIDENCE, groups - 1) * standard_error(gains, units.groups)
+        return cls(float(gains.mean()), float(gains.mean() - width), len(gains), units.unit)
 
 
 def _fit(rows: _Rows, penalty: float, temperature: float) -> HeadChange:
-    """Minimises the sum over groups of the mean NLL, plus the penalties.
+    """Minimises the sum over units of the mean NLL, plus the penalties.
 
     The inputs are centred and scaled to a mean square of one, with a constant 1 for d.
     """
@@ -220,7 +224,7 @@ def _fit(rows: _Rows, penalty: float, temperature: float) -> HeadChange:
     centred = rows.inputs.reshape(-1, width) - mean
     scale = math.sqrt((centred**2).sum(axis=1).mean())
     inputs = np.hstack([centred / scale, np.ones((len(centred), 1))])
-    sizes = np.unique(rows.groups, return_inverse=True, return_counts=True)
+    sizes = np.unique(rows.units, return_inverse=True, return_counts=True)
     weights = (1 / (of_image * sizes[2][sizes[1]])).repeat(of_image)
     true = np.eye(len(present))[labels]
     learns = math.isfinite(penalty)

@@ -10,6 +10,7 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
 from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.policy.results import counted
 from training.calibration.policy import PolicyFit, urgent_sample_size
 from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, markdown_table
@@ -88,14 +89,14 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
 def policy_parts(fit: PolicyFit) -> Iterator[FittedPart]:
     target, routine, urgent = fit.target, fit.routine, fit.urgent
     parts = target_parts(
-        routine.lesions, fit.lesions, routine.wanted, urgent.wanted, target, "lesions"
+        routine.lesions, fit.lesions, routine.wanted, urgent.wanted, target, f"{fit.unit}s"
     )
     results = (
-        f"{target.routine:g}: {routine.hits} of {routine.lesions} found, lower bound "
+        f"{target.routine:g}: {routine.hits} of {counted(routine, fit.unit)} found, lower bound "
         f"{routine.lower_bound:.3f}",
         "reached" if routine.established else "not reached",
-        f"{target.urgent:g}: {urgent.hits} of {urgent.lesions} are {target.name}, "
-        f"{'established' if urgent.established else 'not established'}",
+        f"{target.urgent:g}: {urgent.hits} of {counted(urgent, fit.unit)} are {target.name}, lower "
+        f"bound {urgent.lower_bound:.3f}, {'' if urgent.established else 'not '}established",
     )
     for part, result in zip(parts, results, strict=True):
         yield replace(part, result=result)
@@ -117,8 +118,8 @@ def target_parts(
 ) -> Iterator[FittedPart]:
     """The parts of a policy in their order, without results.
 
-    `critical` and `total` are numbers of lesions; `sensitivity` is that of the routine threshold,
-    `predictive_value` that of the urgent threshold.
+    `critical` and `total` are numbers of `units`, such as lesions; `sensitivity` is that of the
+    routine threshold, `predictive_value` that of the urgent threshold.
     """
     unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
     yield FittedPart(ROUTINE, 1, critical, unit)

@@ -1,12 +1,14 @@
 """The thresholds of a triage policy, fitted to what is required of them.
 
 The score of an image is the summed probability of the target classes. Images of one lesion are not
-independent, so lesions count. By `routine`, a lesion is found if the scores of all its images reach
-the threshold, so that it is found by whichever of them is sent: a required share of the critical
-lesions is. By `urgent`, a lesion counts if the score of one of its images reaches the threshold,
-since it is then among the urgent ones: a required share of these lesions is of the target. Bounds
-are exact. The performance is measured on images that had no part in the fit, as lesions are served:
-by their most urgent image. Image quality is not considered.
+independent, so lesions count, or other units where none are known (`training.data.units`). By
+`routine`, a lesion is found if the scores of all its images reach the threshold, so that it is
+found by whichever of them is sent: a required share of the critical lesions is. By `urgent`, a
+lesion counts if the score of one of its images reaches the threshold, since it is then among the
+urgent ones: a required share of these lesions is of the target. Bounds are exact, unless lesions
+share groups such as patients: they are then wider by the correlation. The performance is measured
+on images that had no part in the fit, as lesions are served: by their most urgent image. Image
+quality is not considered.
 """
 
 import math
@@ -26,7 +28,7 @@ from tomlkit.items import InlineTable
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.trajectories import Summary
-from eulerlora_contract.answers import Disposition, Reason, TargetClasses
+from eulerlora_contract.answers import Disposition, Reason, TargetClasses, Unit
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import write_text
 from eulerlora_contract.policy.policy import (
@@ -54,19 +56,19 @@ from training.data.copies import named_with_seen
 from training.data.dataset import LabelTable
 from training.data.images import DIAGNOSED_BY, OUTSIDE, UNKNOWN, LabelledImage, report_skipped
 from training.data.local_images import read_local_images
+from training.data.units import Units
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
     CONFIDENCE,
     Bools,
     Estimates,
     Floats,
+    Ints,
     Proportion,
     Weights,
     bootstrap,
-    clopper_pearson,
-    cluster_indices,
-    lower_bound,
     proportion,
+    share_lower_bound,
     tolerance_bound,
     tolerance_sample_size,
 )
@@ -84,37 +86,25 @@ URGENT_GRID = tuple(percent / 100 for percent in range(99, 0, -1))
 _Names = NDArray[np.str_]
 
 
-def _by_lesion(values: Floats | Bools, lesions: _Names, combine: np.ufunc) -> NDArray[Any]:
-    """One value for each lesion, from the values of its images.
-
-    Args:
-        values: (n,), n > 0.
-        lesions: (n,), n > 0.
-        combine: Such as np.minimum, or np.logical_and for flags.
-    """
-    order = np.argsort(lesions, kind="stable")
-    starts = np.unique(lesions[order], return_index=True)[1]
-    combined: NDArray[Any] = combine.reduceat(values[order], starts)
-    return combined
-
-
-def fit_routine(critical: Floats, sensitivity: float) -> tuple[float, ThresholdEvidence]:
+def fit_routine(
+    critical: Floats, sensitivity: float, groups: Ints | None = None
+) -> tuple[float, ThresholdEvidence]:
     """The highest threshold whose lower bound reaches `sensitivity`, and its evidence.
 
-    `critical`: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
-    without a miss. It is rounded down to four significant digits, so that rounding of scores
-    elsewhere does not turn a tie into a miss. The bound is that of the permitted number of misses,
-    which depends on m only: fewer misses by a tie or by the rounding do not raise it.
+    `critical`: (m,) scores of lesions, m > 0; `groups` as in `tolerance_bound`. With too few
+    lesions, returns the highest threshold without a miss. It is rounded down to four significant
+    digits, so that rounding of scores elsewhere does not turn a tie into a miss. The bound is that
+    of the permitted number of misses: fewer misses by a tie or by the rounding do not raise it.
     """
-    bound = tolerance_bound(critical, sensitivity)
+    bound = tolerance_bound(critical, sensitivity, groups)
     threshold = round_down(bound.threshold)
-    lower = lower_bound(bound.units - bound.misses, bound.units)
     return threshold, ThresholdEvidence(
         lesions=bound.units,
+        independent=bound.groups,
         hits=int((critical >= threshold).sum()),
         wanted=sensitivity,
-        lower_bound=lower,
-        established=lower >= sensitivity,
+        lower_bound=bound.lower_bound,
+        established=bound.lower_bound >= sensitivity,
     )
 
 
@@ -128,33 +118,39 @@ def urgent_sample_size(predictive_value: float) -> int:
 
 
 def fit_urgent(
-    scores: Floats, target: Bools, predictive_value: float, routine: float
+    scores: Floats,
+    target: Bools,
+    predictive_value: float,
+    routine: float,
+    groups: Ints | None = None,
 ) -> float | None:
     """The lowest threshold that is established to have `predictive_value`, or None.
 
     Learn-then-Test with fixed-sequence testing (Angelopoulos, Bates, Candes, Jordan and Lei,
-    arXiv:2110.01052): the thresholds of `URGENT_GRID` are tested in their order, until the exact
-    lower bound of the share of target lesions among those at or above a threshold is less than
+    arXiv:2110.01052): the thresholds of `URGENT_GRID` are tested in their order, until the lower
+    bound of the share of target lesions among those at or above a threshold is less than
     `predictive_value`, which is the binomial test of "the share is at most `predictive_value`".
     With probability CONFIDENCE no threshold passes for which that is true, without a correction for
-    their number. Thresholds before the first with `urgent_sample_size` lesions are not tested; that
-    depends on scores and not on `target`, and leaves the probability as it is if the share does not
-    rise towards lower scores.
+    their number. Thresholds before the first with lesions of `urgent_sample_size` groups are not
+    tested; that depends on scores and not on `target`, and leaves the probability as it is if the
+    share does not rise towards lower scores.
 
     Args:
         scores: (m,) of lesions.
         target: (m,) True for a target lesion.
         predictive_value: In (0, 1).
         routine: The result is not lower.
+        groups: (m,) the group of each lesion; None if each is one, which makes the tests exact.
     """
+    groups = np.arange(len(scores)) if groups is None else groups
     threshold = None
     for tested in URGENT_GRID:
-        of_reached = target[scores >= tested]
+        reached = scores >= tested
         if tested < routine:
             break
-        if len(of_reached) < urgent_sample_size(predictive_value):
+        if len(np.unique(groups[reached])) < urgent_sample_size(predictive_value):
             continue
-        if lower_bound(int(of_reached.sum()), len(of_reached)) < predictive_value:
+        if share_lower_bound(target[reached], groups[reached]) < predictive_value:
             break
         threshold = tested
     return threshold
@@ -189,7 +185,7 @@ class PolicyInputs:
         critical: (n,) True if the true label is a critical class.
         target: (n,) True if the true label is a target class.
         outside: (n,) True for a target lesion of none of the model's classes.
-        lesions: (n,) names.
+        units: What is counted.
         attributes: (n,) values of each attribute that any image has.
     """
 
@@ -200,7 +196,7 @@ class PolicyInputs:
     critical: Bools
     target: Bools
     outside: Bools
-    lesions: _Names
+    units: Units
     attributes: Mapping[str, _Names] = field(default_factory=dict)
 
 
@@ -250,8 +246,7 @@ def policy_inputs(
 ) -> PolicyInputs:
     """The scores from the summary of a model's predictions for labelled images.
 
-    `classes`: of the model. An image without a cluster is a lesion by itself. Images labelled
-    OUTSIDE show target lesions of none of the classes.
+    `classes`: of the model. Images labelled OUTSIDE show target lesions of none of the classes.
     """
     group = [classes.index(name) for name in target.classes]
     critical = [classes.index(name) for name in target.critical.classes]
@@ -271,7 +266,7 @@ def policy_inputs(
         critical=np.isin(true_labels, critical),
         target=np.isin(true_labels, group),
         outside=true_labels == OUTSIDE,
-        lesions=np.array([image.cluster_name for image in images]),
+        units=Units.of(images),
         attributes={
             name: np.array([image.attributes.get(name, UNKNOWN) for image in images])
             for name in dict.fromkeys(name for image in images for name in image.attributes)
@@ -287,7 +282,8 @@ class PolicyFit:
         target: With fitted thresholds.
         entropy_nats: Of the entropy.
         images: Number of images of the fit.
-        lesions: Number of lesions of the fit.
+        lesions: Number of lesions of the fit, or of other units.
+        unit: What is counted.
         routine: About `target.routine`.
         urgent: About `target.urgent`.
         uncertain: Share of the images at or above `entropy_nats`.
@@ -297,6 +293,7 @@ class PolicyFit:
     entropy_nats: float
     images: int
     lesions: int
+    unit: Unit
     routine: ThresholdEvidence
     urgent: ThresholdEvidence
     uncertain: float
@@ -326,26 +323,29 @@ def fit_policy(
     """
     if not images.critical.any():
         raise DataError("expected images of the critical classes, got none")
-    scores, lesions = images.scores[images.critical], images.lesions[images.critical]
-    routine, of_routine = fit_routine(_by_lesion(scores, lesions, np.minimum), sensitivity)
-    highest = _by_lesion(images.scores, images.lesions, np.maximum)
-    of_target = _by_lesion(images.target, images.lesions, np.logical_or)
-    fitted = fit_urgent(highest, of_target, predictive_value, routine)
+    units, critical = images.units, images.units.of_images(images.critical)
+    lowest = critical.combine(images.scores[images.critical], np.minimum)
+    routine, of_routine = fit_routine(lowest, sensitivity, critical.groups)
+    highest = units.combine(images.scores, np.maximum)
+    of_target: Bools = units.combine(images.target, np.logical_or)
+    fitted = fit_urgent(highest, of_target, predictive_value, routine, units.groups)
     urgent = max(target.urgent, routine) if fitted is None else fitted
     reached = highest >= urgent
-    lesions_reached, hits = int(reached.sum()), int((reached & of_target).sum())
+    hits, groups = of_target[reached], units.groups[reached]
     entropy_nats = entropy_threshold(images.entropy, uncertain_share)
     return PolicyFit(
         target=target.model_copy(update={"routine": routine, "urgent": urgent}),
         entropy_nats=entropy_nats,
         images=len(images.scores),
-        lesions=len(highest),
+        lesions=len(units),
+        unit=units.unit,
         routine=of_routine,
         urgent=ThresholdEvidence(
-            lesions=lesions_reached,
-            hits=hits,
+            lesions=len(hits),
+            independent=len(np.unique(groups)),
+            hits=int(hits.sum()),
             wanted=predictive_value,
-            lower_bound=lower_bound(hits, lesions_reached),
+            lower_bound=share_lower_bound(hits, groups),
             established=fitted is not None,
         ),
         uncertain=float((images.entropy >= entropy_nats).mean()),
@@ -506,9 +506,9 @@ def measure_policy(
 
         `chosen`: (n,), at least one.
         """
+        units = images.units.of_images(chosen)
         of_lesions, of_reached = (
-            _by_lesion(values[chosen], images.lesions[chosen], np.maximum)
-            for values in (urgency, reached)
+            units.combine(values[chosen], np.maximum) for values in (urgency, reached)
         )
         refer, of_unfamiliar, of_urgent = np.bincount(of_lesions, minlength=4).tolist()[1:]
         return {
@@ -521,32 +521,33 @@ def measure_policy(
 
     def detection(chosen: Bools) -> dict[str, Any]:
         """The evidence on target lesions."""
-        found = counts(chosen)
-        hits = found["urgent"] + found["unfamiliar"] + found["refer"]
-        return found | _share("sensitivity", hits, found["lesions"])
+        seen = images.units.of_images(chosen)
+        hits: Bools = seen.combine(urgency[chosen] > 0, np.logical_or)
+        return counts(chosen) | _share("sensitivity", hits, seen.groups)
 
     def shares(chosen: Bools) -> dict[Disposition, Proportion | None]:
         """The share of the chosen images among those of each disposition."""
         return {
-            name: proportion(chosen[flags], cluster_indices(images.lesions[flags].tolist()))
+            name: proportion(chosen[flags], images.units.image_groups[flags])
             for name, flags in decided.items()
         }
 
-    others = counts(other)
-    spared = others["lesions"] - others["urgent"] - others["unfamiliar"] - others["refer"]
+    others = images.units.of_images(other)
+    spared: Bools = others.combine(urgency[other] == 0, np.logical_and)
     evidence = MeasuredEvidence(
         data=data,
+        unit=images.units.unit,
         images=len(images.scores),
-        lesions=len(set(images.lesions.tolist())),
+        lesions=len(images.units),
         referral_rate=_ceil_share(float((~decided[Disposition.ROUTINE]).mean())),
         critical=TargetEvidence(**detection(images.critical)),
         target=TargetEvidence(**detection(images.target)),
         outside=OutsideEvidence(**detection(images.outside), labels=tuple(outside))
         if images.outside.any()
         else None,
-        others=OtherEvidence(**others, **_share("specificity", spared, others["lesions"])),
+        others=OtherEvidence(**counts(other), **_share("specificity", spared, others.groups)),
         groups=_group_evidence(images, urgency > 0),
-        urgent=_urgent_evidence(urgent, ~other, images.lesions),
+        urgent=_urgent_evidence(urgent, ~other, images.units),
     )
     return PolicyMeasurement(
         evidence=evidence,
@@ -570,40 +571,28 @@ def operating_curves(images: PolicyInputs) -> dict[str, Floats]:
     specificity: share of lesions outside the target without one.
     predictive value: share of target lesions among those with an image that reaches it.
 
-    Each is (60, 3), by `CURVE_THRESHOLDS`: the share and its exact 95% interval; nan where there
-    is no lesion.
+    Each is (60, 3), by `CURVE_THRESHOLDS`: the share and its 95% interval by `proportion`; nan
+    where there is no lesion.
     """
-    of_target = images.target | images.outside
+    units = images.units
+    highest = units.combine(images.scores, np.maximum)
+    of_target: Bools = units.combine(images.target | images.outside, np.logical_or)
+    critical: Bools = units.combine(images.critical, np.logical_or)
 
-    def lesions(chosen: Bools) -> Floats:
-        highest: Floats = _by_lesion(images.scores[chosen], images.lesions[chosen], np.maximum)
-        return highest
+    def share(hits: Bools, among: Bools) -> tuple[float, ...]:
+        found = proportion(hits[among], units.groups[among])
+        return (np.nan,) * 3 if found is None else (found.share, found.low, found.high)
 
-    critical, others, targets = map(lesions, (images.critical, ~of_target, of_target))
-    counts = []
-    for threshold in CURVE_THRESHOLDS:
-        spared = int((others < threshold).sum())
-        hits = int((targets >= threshold).sum())
-        counts.append(
-            (
-                (int((critical >= threshold).sum()), len(critical)),
-                (spared, len(others)),
-                (hits, hits + len(others) - spared),
-            )
-        )
-    return {
-        name: np.array(
-            [
-                (hits / count, *clopper_pearson(hits, count)) if count else (np.nan,) * 3
-                for hits, count in by_threshold
-            ]
-        )
-        for name, by_threshold in zip(
-            ("sensitivity", "specificity", "predictive value"),
-            zip(*counts, strict=True),
-            strict=True,
-        )
-    }
+    def at(threshold: float) -> dict[str, tuple[float, ...]]:
+        reached = highest >= threshold
+        return {
+            "sensitivity": share(reached, critical),
+            "specificity": share(~reached, ~of_target),
+            "predictive value": share(of_target, reached),
+        }
+
+    points = [at(threshold) for threshold in CURVE_THRESHOLDS.tolist()]
+    return {name: np.array([point[name] for point in points]) for name in points[0]}
 
 
 def _group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ...]:
@@ -628,8 +617,8 @@ def _group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, .
                 GroupEvidence(
                     attribute=attribute,
                     value=value,
-                    sensitivity=_share_of_lesions(seen, target, images.lesions, np.logical_or),
-                    specificity=_share_of_lesions(~seen, other, images.lesions, np.logical_and),
+                    sensitivity=_share_of_lesions(seen, target, images.units, np.logical_or),
+                    specificity=_share_of_lesions(~seen, other, images.units, np.logical_and),
                     auroc=_auroc(images, positive, other),
                 )
             )
@@ -637,24 +626,24 @@ def _group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, .
 
 
 def _share_of_lesions(
-    flags: Bools, chosen: Bools, lesions: _Names, combine: np.ufunc
+    flags: Bools, chosen: Bools, units: Units, combine: np.ufunc
 ) -> IntervalEvidence | None:
     """The share of the chosen images' lesions by the flags of their images; None without any."""
     if not chosen.any():
         return None
-    of_lesions = _by_lesion(flags[chosen], lesions[chosen], combine)
-    hits, count = int(of_lesions.sum()), len(of_lesions)
-    low, high = clopper_pearson(hits, count)
+    lesions = units.of_images(chosen)
+    share = proportion(lesions.combine(flags[chosen], combine), lesions.groups)
+    assert share is not None  # there is a lesion
     return IntervalEvidence(
-        lesions=count,
-        value=_floor_share(hits / count),
-        low=_floor_share(low),
-        high=_ceil_share(high),
+        lesions=share.images,
+        value=_floor_share(share.share),
+        low=_floor_share(share.low),
+        high=_ceil_share(share.high),
     )
 
 
 def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEvidence | None:
-    """The AUROC of the target probability by image, with an interval over lesions."""
+    """The AUROC of the target probability by image, with an interval over groups."""
     if not (positive.any() and negative.any()):
         return None
     kept = positive | negative
@@ -663,40 +652,44 @@ def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEv
     def metrics(weights: Weights) -> dict[str, Floats]:
         return {"auroc": auroc(scores, truth, weights)}
 
-    lesions = cluster_indices(images.lesions[kept].tolist())
-    estimate = bootstrap(metrics, lesions, compared={"auroc": truth})["auroc"]
+    units = images.units.of_images(kept)
+    groups = np.unique(units.image_groups, return_inverse=True)[1]
+    estimate = bootstrap(metrics, groups, compared={"auroc": truth})["auroc"]
     assert estimate is not None  # both kinds are there
     return IntervalEvidence(
-        lesions=int(lesions.max()) + 1,
+        lesions=len(units),
         value=_floor_share(estimate.value),
         low=None if estimate.low is None else _floor_share(estimate.low),
         high=None if estimate.high is None else _ceil_share(estimate.high),
     )
 
 
-def _urgent_evidence(urgent: Bools, target: Bools, lesions: _Names) -> UrgentEvidence | None:
+def _urgent_evidence(urgent: Bools, target: Bools, units: Units) -> UrgentEvidence | None:
     """The target lesions among those with an urgent image; None without any.
 
-    Each argument is (n,), of images.
+    `urgent` and `target` are (n,), of images.
     """
-    of_urgent, of_target = (_by_lesion(flags, lesions, np.logical_or) for flags in (urgent, target))
-    count, hits = int(of_urgent.sum()), int((of_urgent & of_target).sum())
-    if count == 0:
+    of_urgent, of_target = (units.combine(flags, np.logical_or) for flags in (urgent, target))
+    hits: Bools = of_target[of_urgent]
+    if not len(hits):
         return None
-    return UrgentEvidence(lesions=count, target=hits, **_share("predictive_value", hits, count))
+    shares = _share("predictive_value", hits, units.groups[of_urgent])
+    return UrgentEvidence(lesions=len(hits), target=int(hits.sum()), **shares)
 
 
-def _share(name: str, hits: int, lesions: int) -> dict[str, Any]:
-    low, high = clopper_pearson(hits, lesions)
+def _share(name: str, hits: Bools, groups: Ints) -> dict[str, Any]:
+    """The share of lesions, at least one, with a group each."""
+    share = proportion(hits, groups)
+    assert share is not None
     return {
-        name: _floor_share(hits / lesions),
-        f"{name}_low": _floor_share(low),
-        f"{name}_high": _ceil_share(high),
+        name: _floor_share(share.share),
+        f"{name}_low": _floor_share(share.low),
+        f"{name}_high": _ceil_share(share.high),
     }
 
 
 def _ranking(images: PolicyInputs) -> Estimates:
-    """How a model orders images, whatever the thresholds, with intervals over lesions.
+    """How a model orders images, whatever the thresholds, with intervals over groups.
 
     critical_auroc: AUROC of the probability of the critical classes, against all others.
     critical_sensitivity: share of their images that this probability finds at `_SPECIFICITY`.
@@ -721,8 +714,8 @@ def _ranking(images: PolicyInputs) -> Estimates:
         "critical_sensitivity": critical,
         "target_auroc": target,
     }
-    lesions = cluster_indices(images.lesions[kept].tolist())
-    return bootstrap(metrics, lesions, compared=compared)
+    groups = np.unique(images.units.image_groups[kept], return_inverse=True)[1]
+    return bootstrap(metrics, groups, compared=compared)
 
 
 def measure_archive(
@@ -748,6 +741,8 @@ def measure_archive(
     )
     report_skipped(local)
     images = local.images
+    if labels.lesion is None and local.units.unit == "picture":
+        images = [replace(image, lesion=image.cluster_name) for image in images]
     if labels.table is not None:
         images = described(images, archive, labels.table)
     scored = score_images(model, images, options, policy.target, labels.title, policy)
@@ -787,6 +782,7 @@ def evidence_of(
         confidence=CONFIDENCE,
         fit=FitEvidence(
             data=data,
+            unit=fit.unit,
             images=fit.images,
             in_training=in_training,
             uncertain=_ceil_share(fit.uncertain),

@@ -79,7 +79,6 @@ from training.calibration.thresholds import (
     CoverageSettings,
     data_sha256,
     group_folds,
-    group_means,
     image_nll,
     upper_quantile,
     with_prediction_sets,
@@ -89,9 +88,10 @@ from training.data.copies import image_digests, images_in_training
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
 from training.data.splits import split_off
+from training.data.units import Units
 from training.evaluation.inference import predict_all
-from training.evaluation.intervals import Ints, cluster_indices, proportion
-from training.evaluation.prediction_sets import Lesions, set_coverages
+from training.evaluation.intervals import Ints, proportion
+from training.evaluation.prediction_sets import set_coverages
 from training.recipe.schema import CALIBRATED_SAMPLES
 from training.reporting.model_card import site_sections
 
@@ -223,11 +223,11 @@ def _with_refitted_heads(
         [outputs.trajectories(of, settings.samples) for of in modes],
         heads,
         outputs.labels,
-        outputs.groups,
+        outputs.units,
         fit.config.temperatures[mode],
     )
     if refitted is None:
-        return "not refitted: no change lowers the NLL of lesions outside of its fit"
+        return f"not refitted: no change lowers the NLL of {outputs.units.unit}s outside of its fit"
     det, stoch = (
         with_changed_heads(of_mode, heads, refitted.cross_fitted)
         for of_mode in (outputs.det, outputs.stoch)
@@ -274,7 +274,7 @@ def _with_feature_means(fit: _SiteFit) -> _SiteFit:
     if described is None or distance is None or described.components != len(fit.config.classes):
         return fit.with_result(FEATURES, "not fitted: the checkpoint has no mean for each class")
     features = fit.outputs.det.features.mean(dim=(1, 2))
-    offset = fit_offset(distance, features, fit.outputs.labels, fit.outputs.groups)
+    offset = fit_offset(distance, features, fit.outputs.labels, fit.outputs.units)
     fit = fit.with_result(FEATURES, offset.summary)
     if not offset.helps:
         return fit
@@ -352,7 +352,7 @@ class SiteOffset:
 
 
 def fit_offset(
-    distance: FeatureDistance, features: Tensor, labels: Tensor, groups: Ints
+    distance: FeatureDistance, features: Tensor, labels: Tensor, units: Units
 ) -> SiteOffset:
     """The offset of a site's pictures, with cross-fitted offsets.
 
@@ -360,23 +360,23 @@ def fit_offset(
         distance: With one mean for each class.
         features: (n, d).
         labels: (n,) class indices.
-        groups: (n,), at least two; they stay together in the two folds.
+        units: Of the images; their groups, at least two, stay together in the two folds.
     """
     differences = features - distance.statistics.means[labels]
     by_picture = torch.empty_like(differences)
-    for rest, held_out in group_folds(groups, _FEATURE_FOLDS):
-        by_picture[held_out] = _mean(differences[rest], groups[rest])
+    for rest, held_out in group_folds(units.image_groups, _FEATURE_FOLDS):
+        by_picture[held_out] = _mean(differences[rest], units.indices[rest])
     return SiteOffset(
-        offset=_mean(differences, groups),
+        offset=_mean(differences, units.indices),
         by_picture=by_picture,
         threshold_before=upper_quantile(distance(features), KEPT_SHARE),
         threshold_after=upper_quantile(distance(features - by_picture), KEPT_SHARE),
     )
 
 
-def _mean(differences: Tensor, groups: Ints) -> Tensor:
-    """The mean over groups of the means of their pictures, (d,)."""
-    indices = torch.from_numpy(np.unique(groups, return_inverse=True)[1])
+def _mean(differences: Tensor, units: Ints) -> Tensor:
+    """The mean over units of the means of their pictures, (d,)."""
+    indices = torch.from_numpy(np.unique(units, return_inverse=True)[1])
     sizes = indices.bincount()
     weights = 1 / (sizes[indices] * len(sizes))
     return weights.to(differences) @ differences
@@ -443,8 +443,9 @@ def calibrate_site(
     checkpoint, policy = load_checkpoint(source), settings.policy.policy
     images, held_out = split_images(local.images, settings.hold_out)
     names = checkpoint.config.class_names
-    lesions = dict(zip(names, Lesions.of(images).counts(len(names)), strict=True))
-    parts = _site_parts(local, lesions, settings)
+    units = Units.of(images)
+    counts = dict(zip(names, units.counts(len(names)), strict=True))
+    parts = _site_parts(local, units, counts, settings)
     data = f"{local.name}, site pictures{'' if settings.hold_out is None else ' of the fit'}"
     held_out_name = f"{local.name}, held-out site pictures"
     seen = images_in_training(source, local.images)
@@ -469,8 +470,8 @@ def calibrate_site(
             "data": data,
             "data_sha256": data_sha256(images, names),
             "images": len(images),
-            "unit": local.unit,
-            "lesions": {name: count for name, count in lesions.items() if count},
+            "unit": units.unit,
+            "units": {name: count for name, count in counts.items() if count},
             "results": {name: part.result for name, part in fit.parts.items() if part.result},
             **({} if seen is None else {"in_training": len(seen)}),
             **({} if fit.heads is None else {"heads": True}),
@@ -553,7 +554,7 @@ def _compare(
         old.log_probabilities,
         new.log_probabilities,
         torch.tensor([image.label for image in images]),
-        cluster_indices([image.cluster_name for image in images]),
+        Units.of(images),
     )
     helps, result = comparison.bound > 0, comparison.summary
     if old.policy is not None and new.policy is not None:
@@ -574,26 +575,27 @@ def _training_images(source: Path, images: Sequence[LabelledImage]) -> bytes:
 
 
 def _site_parts(
-    local: LocalImages, lesions: Mapping[str, int], settings: SiteSettings
+    local: LocalImages, counted: Units, counts: Mapping[str, int], settings: SiteSettings
 ) -> dict[str, FittedPart]:
     """The parts by name, in their order, without results.
 
-    `lesions` are counted by the checkpoint's classes; every image counts as one without groups.
+    `counts` are those of the units by the checkpoint's classes. A fit with folds needs groups.
 
     Raises:
         DataError: For lesions that suffice for no part.
     """
-    units, total, fewest = f"{local.unit}s", sum(lesions.values()), min(lesions.values())
+    units, total, fewest = f"{counted.unit}s", len(counted), min(counts.values())
+    groups, of_groups = len(np.unique(counted.groups)), f"{counted.group}s"
     coverage, target = settings.coverage, settings.policy.policy.target
     of_classes, classes = fewest, "each class"
     if coverage.always_include_rare:
-        of_classes, classes = max(lesions.values()), "a class"
-    critical = sum(lesions.get(name, 0) for name in target.critical.classes)
+        of_classes, classes = max(counts.values()), "a class"
+    critical = sum(counts.get(name, 0) for name in target.critical.classes)
     required = settings.sensitivity, settings.predictive_value
     listed = [
-        FittedPart(_HEADS, MIN_HEADS, total, units),
-        FittedPart(_TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class"),
-        FittedPart(FEATURES, _MIN_FEATURES, total, units),
+        FittedPart(_HEADS, MIN_HEADS, groups, of_groups),
+        FittedPart(_TEMPERATURE, _MIN_TEMPERATURE, min(fewest, groups), f"{units} of each class"),
+        FittedPart(FEATURES, _MIN_FEATURES, groups, of_groups),
         FittedPart(OOD, _MIN_OOD, total, units),
         *(
             FittedPart(sets_part(stated), min_units(stated), of_classes, f"{units} of {classes}")
@@ -647,7 +649,8 @@ def _measure_site(
     (trajectories,) = predict_all(model, images, [options], "measure")
     thresholds = model.config.threshold(options)
     summary = trajectories.summary(model.feature_distance, thresholds)
-    measured, results = None, dict[str, str]()
+    measured, results, units = None, dict[str, str](), Units.of(images)
+    unit = units.unit
     if policy is not None:
         inputs = policy_inputs(model.classes, summary, images, policy.target)
         if inputs.critical.any() and not inputs.target.all():
@@ -655,26 +658,25 @@ def _measure_site(
             critical = measured.evidence.critical
             low, high = critical.sensitivity_low, critical.sensitivity_high
             results |= {
-                f"sensitivity, {critical.lesions} critical lesions": (
+                f"sensitivity, {critical.lesions} critical {unit}s": (
                     f"{critical.sensitivity:.3f} [{low:.3f}, {high:.3f}]"
                 ),
-                "critical lesions urgent": str(critical.urgent),
-                "critical lesions unfamiliar": str(critical.unfamiliar),
-                "critical lesions referred by the target": str(critical.refer),
+                f"critical {unit}s urgent": str(critical.urgent),
+                f"critical {unit}s unfamiliar": str(critical.unfamiliar),
+                f"critical {unit}s referred by the target": str(critical.refer),
                 **measured.results,
             }
-    clusters = cluster_indices([image.cluster_name for image in images])
     labels = torch.tensor([image.label for image in images])
-    nll = group_means(image_nll(trajectories.flat_log_probabilities, labels, 1.0), clusters)
-    results["NLL, mean over lesions"] = f"{nll.mean():.3f}"
+    nll = units.means(image_nll(trajectories.flat_log_probabilities, labels, 1.0))
+    results[f"NLL, mean over {unit}s"] = f"{nll.mean():.3f}"
     for score, flags in summary.flags.items():
-        kept = proportion((~flags).numpy(), clusters)
+        kept = proportion((~flags).numpy(), units.image_groups)
         assert kept is not None  # there is a picture
-        results[f"kept by {score}"] = kept.text()
+        results[f"pictures kept by {score}"] = kept.text()
     for sets in set_coverages(model, options, summary.probabilities, images):
         results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
-            results[f"coverage of {sets.coverage:g} for {name}"] = covered.lesions.text()
+            results[f"coverage of {sets.coverage:g} for {unit}s of {name}"] = covered.units.text()
     return SiteMeasurement(results, measured, trajectories.flat_log_probabilities)
 
 

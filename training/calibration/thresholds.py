@@ -4,8 +4,9 @@ A model predicts the images once: without samples, and with the largest number o
 numbers of samples share these draws: the first s of the largest number have the distribution of s
 samples with both samplers.
 
-A threshold is a tolerance bound over lesions, because images of one lesion are not independent: at
-least KEPT_SHARE of new lesions have no image beyond it, with 95% confidence.
+A threshold is a tolerance bound over lesions, or other units where none are known
+(`training.data.units`), because images of one lesion are not independent: at least KEPT_SHARE of
+new lesions have no image beyond it, with 95% confidence.
 """
 
 import hashlib
@@ -30,11 +31,10 @@ from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     lac_scores,
     min_units,
-    unit_scores,
 )
 from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora.settings import Temperatures
-from eulerlora_contract.answers import ScoreThreshold, Threshold, Tolerance
+from eulerlora_contract.answers import ScoreThreshold, Threshold, Tolerance, Unit
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import (
     AUTO,
@@ -46,15 +46,15 @@ from eulerlora_contract.sampling import (
 )
 from training.data.images import LabelledImage
 from training.data.splits import SPLIT_SEED
+from training.data.units import Units
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
     Floats,
     Ints,
     ToleranceBound,
-    cluster_indices,
+    standard_error,
     tolerance_bound,
 )
-from training.evaluation.prediction_sets import Lesions
 
 TEMPERATURE_FOLDS = 5
 _PRIOR_DEVIATION = 0.5
@@ -71,10 +71,11 @@ class TemperatureFit:
 
     fitted: float  # the most probable temperature
     improvement: float
-    """By how much it lowers the NLL of a lesion below that at `current`, in nats; the mean over
-    lesions that were not in its fit."""
-    standard_error: float  # of this mean
+    """By how much it lowers the NLL of a lesion (or other `unit`) below that at `current`, in nats;
+    the mean over lesions of groups that were not in its fit."""
+    standard_error: float  # of this mean, over groups
     current: float  # the temperature that stays unless the fitted one helps
+    unit: Unit
 
     @property
     def helps(self) -> bool:
@@ -87,7 +88,7 @@ class TemperatureFit:
     @property
     def summary(self) -> str:
         effect = (
-            f"lowers the NLL of other lesions by {self.improvement:.3f} "
+            f"lowers the NLL of other {self.unit}s by {self.improvement:.3f} "
             f"(standard error {self.standard_error:.3f})"
         )
         kept = "" if self.helps else f"{self.current:g}; "
@@ -95,26 +96,27 @@ class TemperatureFit:
 
 
 def fit_temperature(
-    log_probabilities: Tensor, labels: Tensor, groups: Ints, current: float = 1.0
+    log_probabilities: Tensor, labels: Tensor, units: Units, current: float = 1.0
 ) -> TemperatureFit:
     """Fits the temperature of the softmax to lesions.
 
-    `log_probabilities` are (n, trajectories, classes) at temperature 1. `groups` (n,) has the
-    lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay together in the
-    cross-validation. `current` is the temperature in use.
+    `log_probabilities` are (n, trajectories, classes) at temperature 1. `units` are those of the n
+    images, of TEMPERATURE_FOLDS groups or more, which stay together in the cross-validation.
+    `current` is the temperature in use.
     """
-    benefits = np.zeros(len(labels))
-    for rest, held_out in group_folds(groups, TEMPERATURE_FOLDS):
+    benefits, indices = np.zeros(len(labels)), units.indices
+    for rest, held_out in group_folds(units.image_groups, TEMPERATURE_FOLDS):
         outputs, true = log_probabilities[rest], labels[rest]
-        fitted = most_probable_temperature(outputs, true, groups[rest], current)
+        fitted = most_probable_temperature(outputs, true, indices[rest], current)
         outputs, true = log_probabilities[held_out], labels[held_out]
         benefits[held_out] = image_nll(outputs, true, current) - image_nll(outputs, true, fitted)
-    by_group = group_means(benefits, groups)
+    by_unit = units.means(benefits)
     return TemperatureFit(
-        fitted=round(most_probable_temperature(log_probabilities, labels, groups, current), 3),
-        improvement=float(by_group.mean()),
-        standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
+        fitted=round(most_probable_temperature(log_probabilities, labels, indices, current), 3),
+        improvement=float(by_unit.mean()),
+        standard_error=standard_error(by_unit, units.groups),
         current=current,
+        unit=units.unit,
     )
 
 
@@ -135,21 +137,22 @@ def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> 
 def most_probable_temperature(
     log_probabilities: Tensor,
     labels: Tensor,
-    groups: Ints,
+    units: Ints,
     current: float = 1.0,
     deviation: float = _PRIOR_DEVIATION,
 ) -> float:
     """The temperature with the highest posterior density; arguments as in `fit_temperature`.
 
-    Its logarithm has a normal prior of this deviation around that of `current`, infinite for the
-    temperature of the lowest NLL. Without a prior, lesions that are all right would have none, and
-    a few that are nearly all right one far too low.
+    `units` (n,) has the lesion of each image; each counts once. The logarithm of the temperature
+    has a normal prior of this deviation around that of `current`, infinite for the temperature of
+    the lowest NLL. Without a prior, lesions that are all right would have none, and a few that are
+    nearly all right one far too low.
     """
 
     def mean_loss(relative: float) -> float:
         nll = image_nll(log_probabilities, labels, current * math.exp(relative))
-        by_group = group_means(nll, groups)
-        return float(by_group.mean() + (relative / deviation) ** 2 / 2 / len(by_group))
+        by_unit = group_means(nll, units)
+        return float(by_unit.mean() + (relative / deviation) ** 2 / 2 / len(by_unit))
 
     bound = math.log(20.0)
     fitted = minimize_scalar(mean_loss, bounds=(-bound, bound), method="bounded").x
@@ -191,13 +194,8 @@ class CalibrationOutputs:
         return cls(det, stoch, model.precision, images, data)
 
     @cached_property
-    def lesions(self) -> Lesions:
-        return Lesions.of(self.images)
-
-    @property
-    def groups(self) -> Ints:
-        """(n,) index of each image's group, such as a patient; one without is one by itself."""
-        return cluster_indices([image.cluster_name for image in self.images])
+    def units(self) -> Units:
+        return Units.of(self.images)
 
     @property
     def labels(self) -> Tensor:
@@ -212,7 +210,7 @@ class CalibrationOutputs:
         return fit_temperature(
             self.trajectories(mode, samples).flat_log_probabilities,
             self.labels,
-            self.groups,
+            self.units,
             current,
         )
 
@@ -223,8 +221,8 @@ class CalibrationOutputs:
 
     def bound(self, scores: Tensor) -> ToleranceBound:
         """The threshold of a score (n,) that is high in distribution."""
-        lowest = -unit_scores(-scores, self.lesions.indices)
-        return tolerance_bound(lowest.double().numpy(), KEPT_SHARE)
+        lowest = self.units.combine(scores.double().numpy(), np.minimum)
+        return tolerance_bound(lowest, KEPT_SHARE, self.units.groups)
 
 
 def with_thresholds(
@@ -258,7 +256,7 @@ def with_auto_threshold(
     options = config.options("stoch", MAX_AUTO_SAMPLES, precision=outputs.precision)
     rule, compared = config.stopping_rule(outputs.precision), config.threshold(options)
     margins = config.margins or fit_margins(
-        outputs.stoch, outputs.groups, distance, rule, outputs.data
+        outputs.stoch, outputs.units.image_groups, distance, rule, outputs.data
     )
     if margins is None:
         return config
@@ -312,7 +310,7 @@ def precision_changes(
 class CoverageSettings:
     """The coverages of the prediction sets to calibrate, in (0, 1), none by default.
 
-    With `always_include_rare`, a class with too few lesions for a coverage is in every set;
+    With `always_include_rare`, a class with too few units for a coverage is in every set;
     otherwise it is an error.
     """
 
@@ -324,8 +322,8 @@ NO_COVERAGE = CoverageSettings()
 """No prediction sets."""
 
 
-def check_lesions(lesions: Lesions, classes: Sequence[str], settings: CoverageSettings) -> None:
-    """Refuses a class with too few lesions for one of the coverages.
+def check_units(units: Units, classes: Sequence[str], settings: CoverageSettings) -> None:
+    """Refuses a class with too few units for one of the coverages.
 
     With `always_include_rare`, only if this is true of every class.
 
@@ -334,7 +332,7 @@ def check_lesions(lesions: Lesions, classes: Sequence[str], settings: CoverageSe
     """
     if not settings.coverages:
         return
-    counts = dict(zip(classes, lesions.counts(len(classes)), strict=True))
+    counts = dict(zip(classes, units.counts(len(classes)), strict=True))
     highest = max(settings.coverages)
     needed = min_units(highest)
     rare = {name: count for name, count in counts.items() if count < needed}
@@ -343,7 +341,7 @@ def check_lesions(lesions: Lesions, classes: Sequence[str], settings: CoverageSe
     listed = ", ".join(f"{count} of {name}" for name, count in rare.items())
     advice = "" if len(rare) == len(classes) else "; --always-include-rare puts them in every set"
     raise DataError(
-        f"coverage {highest:g}: expected at least {needed} calibration {lesions.unit}s of each "
+        f"coverage {highest:g}: expected at least {needed} calibration {units.unit}s of each "
         f"class, got {listed}{advice}"
     )
 
@@ -357,10 +355,10 @@ def with_prediction_sets(
     """Adds sets of `det` and of `stoch` with each fixed number of samples, for each coverage.
 
     Raises:
-        DataError: As `check_lesions`.
+        DataError: As `check_units`.
     """
-    lesions, classes = outputs.lesions, config.class_names
-    check_lesions(lesions, classes, settings)
+    units, classes = outputs.units, config.class_names
+    check_units(units, classes, settings)
     digest = data_sha256(outputs.images, classes)
     fitted = []
     for mode, count in _calibrated(samples):
@@ -376,8 +374,8 @@ def with_prediction_sets(
                 thresholds=tuple(
                     ALWAYS_INCLUDED if bound is None else -bound.threshold for bound in bounds
                 ),
-                unit=lesions.unit,
-                units=lesions.counts(len(classes)),
+                unit=units.unit,
+                units=units.counts(len(classes)),
                 data=outputs.data,
                 data_sha256=digest,
                 confidences=tuple(1.0 if bound is None else bound.confidence for bound in bounds),
@@ -390,20 +388,28 @@ def _class_bounds(
     probabilities: Tensor, outputs: CalibrationOutputs, coverage: float
 ) -> list[ToleranceBound | None]:
     """The bound of each class's negative scores; None for fewer than `min_units`."""
-    lesions = outputs.lesions
-    scores = unit_scores(lac_scores(probabilities, outputs.labels), lesions.indices)
-    of_classes = (scores[lesions.labels == label] for label in range(probabilities.shape[1]))
+    units = outputs.units
+    scores = units.combine(lac_scores(probabilities, outputs.labels).numpy(), np.maximum)
+    of_classes = (units.labels == label for label in range(probabilities.shape[1]))
     return [
         None
-        if len(of_class) < min_units(coverage)
-        else tolerance_bound(-of_class.numpy(), coverage)
+        if of_class.sum() < min_units(coverage)
+        else tolerance_bound(-scores[of_class], coverage, units.groups[of_class])
         for of_class in of_classes
     ]
 
 
 def data_sha256(images: Sequence[LabelledImage], classes: Sequence[str]) -> str:
-    """Digest of the images' names, class names and lesions, in any order."""
-    rows = sorted((image.name, classes[image.label], image.cluster or "") for image in images)
+    """Digest of the images' names, class names, groups and lesions, in any order."""
+    rows = sorted(
+        (
+            image.name,
+            classes[image.label],
+            image.cluster or "",
+            *([image.lesion] if image.lesion not in (None, image.cluster) else []),
+        )
+        for image in images
+    )
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
@@ -450,7 +456,7 @@ def _threshold(
             share=bound.share,
             confidence=bound.confidence,
             units=bound.units,
-            unit=outputs.lesions.unit,
+            unit=outputs.units.unit,
         ),
         label_shares=tuple((counts.double() / len(msp)).tolist()),
         precision=outputs.precision,

@@ -301,13 +301,13 @@ def policy_fit_command(
     fitted = fitted.model_copy(update={"evidence": evidence})
     file.write(policy, fitted)
     if chart is not None:
-        curves = {f"{name} (fit)": operating_curves(fitted_images)} | {
-            result.evidence.data: result.curves for result in measured
+        curves = {f"{name} (fit), {fit.unit}s": operating_curves(fitted_images)} | {
+            f"{result.evidence.data}, {result.evidence.unit}s": result.curves for result in measured
         }
         marks = {"routine": fitted.target.routine, "urgent": fitted.target.urgent}
-        title = f"Lesions by their probability of {fitted.target.name}, {model.config.name}"
+        title = f"Thresholds on the probability of {fitted.target.name}, {model.config.name}"
         write_figure(threshold_chart(curves, CURVE_THRESHOLDS, marks, title), chart)
-    click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
+    click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} {fit.unit}s.\n")
     click.echo(f"{parts_table(policy_parts(fit))}\n")
     if (shown := performance(fitted)) is not None:
         click.echo(f"{shown.markdown}\n")
@@ -470,10 +470,17 @@ def _data_lines(local: LocalImages, classes: Sequence[str]) -> Iterator[str]:
     counts = Counter(classes[image.label] for image in local.images)
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     yield f"{local.name}: {len(local.images):,} images ({listed}), {local.ignored:,} ignored"
-    if local.unit == "image":
+    if local.units.unit == "picture":
         yield (
-            "The data name no lesions or patients: every image counts as a lesion. If some show "
-            "the same lesion, bounds and coverages are too optimistic; name it in the column group."
+            "The data name no lesions or patients: every picture counts. If some show the same "
+            "lesion, bounds and coverages are too optimistic; name it in the column lesion, and "
+            "the patient in the column group."
+        )
+    if local.units.unit == "group":
+        yield (
+            "The data name groups, such as patients, but no lesions: a group counts once for each "
+            "class of its pictures, and figures are about such groups, not about lesions. For "
+            "these, name the lesions in the column lesion."
         )
 
 

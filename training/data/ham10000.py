@@ -148,7 +148,7 @@ class Ham10000(DataSet):
             for part, members in parts.items()
         }
         classes = tuple(ClassName(name=name, description=_DESCRIPTIONS[name]) for name in names)
-        return ImageParts(f"{self.title}, {split} split", classes, labelled, unit="lesion")
+        return ImageParts(f"{self.title}, {split} split", classes, labelled)
 
 
 def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:

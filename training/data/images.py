@@ -102,8 +102,8 @@ class LabelledImage:
 
     @property
     def cluster_name(self) -> str:
-        """The cluster; an image without one is a cluster by itself, with the image's name."""
-        return self.cluster or self.name
+        """The cluster or the lesion; an image without either is one by itself, by its name."""
+        return self.cluster or self.lesion or self.name
 
     def pixels(self) -> Tensor:
         """(3, height, width) uint8, upright sRGB; decoded or made at every call.
@@ -128,7 +128,6 @@ class ImageParts:
     parts: Mapping[str, Sequence[LabelledImage]]
     skipped: Mapping[str, str] = field(default_factory=dict)  # reasons by name of image or row
     notes: tuple[str, ...] = ()  # remarks for the user
-    unit: Literal["lesion", "group"] = "group"  # what images of one cluster share
 
     @property
     def class_names(self) -> tuple[str, ...]:

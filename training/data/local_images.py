@@ -4,7 +4,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import DataError
@@ -19,10 +18,9 @@ from training.data.labels import (
     with_grouped_copies,
     without_parts,
 )
+from training.data.units import Units
 
 _DEFAULT_TABLE = LabelTable()
-
-_Unit = Literal["lesion", "image"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,6 @@ class LocalImages:
 
     Attributes:
         images: The cluster of an image is its group, if it has one.
-        unit: "lesion" if groups are known; "image" if every image counts as a lesion.
         ignored: Pictures with an ignored label.
         skipped: Reasons by name for unusable pictures.
         notes: Remarks for the user.
@@ -39,10 +36,13 @@ class LocalImages:
 
     name: str
     images: Sequence[LabelledImage]
-    unit: _Unit
     ignored: int
     skipped: Mapping[str, str]
     notes: tuple[str, ...] = ()
+
+    @property
+    def units(self) -> Units:
+        return Units.of(self.images)
 
 
 def read_local_images(
@@ -77,8 +77,6 @@ def read_local_images(
     on_bad: OnBad = skipped.__setitem__ if skip_bad else refuse
     decoded = decoded_images(path)
     labels = without_parts(with_classes(read_labels(path, decoded, table), table))
-    named = lesion is not None and labels.table is None
-    unit: _Unit = "lesion" if named or any(row.cluster for row in labels.rows) else "image"
     _check_labels(path, {row.label for row in labels.rows}, classes, table, outside)
     index = {name.name: number for number, name in enumerate(classes)}
     index |= dict.fromkeys(outside, OUTSIDE)
@@ -104,7 +102,7 @@ def read_local_images(
         unusable = f"; {len(faults):,} are unusable, such as {faults[0]}" if faults else ""
         raise DataError(f"{path}: expected usable labelled pictures, got none{unusable}")
     name = printable(path.resolve().name)
-    return LocalImages(name, images, unit, labels.ignored, skipped, labels.notes)
+    return LocalImages(name, images, labels.ignored, skipped, labels.notes)
 
 
 def _check_labels(

@@ -22,6 +22,7 @@ from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import Options
 from training.data.copies import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
+from training.data.units import Units
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
     Estimate,
@@ -144,15 +145,17 @@ def evaluate(
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
     test = evaluated(TEST, TEST, shown, True)
     sets = {o.name: evaluated(o.name, o.group, o.images, o.generated) for o in used}
-    target = _target_of(model.config)
+    target, units = _target_of(model.config), Units.of(shown)
     report = Report(
         model=model.config.name,
         revision=_revision(models),
         precision=model.precision,
         data=f"{images.name}, test part" if len(images.parts) > 1 else images.name,
         images=len(shown),
-        clusters=len(set(test.cluster_names)),
-        unit=images.unit,
+        unit=units.unit,
+        units=len(units),
+        sampled=units.group,
+        clusters=len(np.unique(units.groups)),
         seen=_seen(model, shown),
         notes=[
             printable(note)

@@ -141,6 +141,18 @@ def unit_weights(images: int) -> Weights:
     return np.ones((1, images))
 
 
+def standard_error(values: Floats, groups: Ints) -> float:
+    """Of the mean of values (n,) with a group each, (n,); at least two groups.
+
+    The values of a group may depend on each other. With one value in each group it is the usual
+    one, from the standard deviation with n - 1.
+    """
+    indices = np.unique(groups, return_inverse=True)[1]
+    sums = np.bincount(indices, weights=values - values.mean())
+    count = len(sums)
+    return float(math.sqrt(count / (count - 1) * (sums**2).sum()) / len(values))
+
+
 def cluster_indices(clusters: Sequence[str]) -> Ints:
     """(n,) cluster indices from the cluster name of each image."""
     indices: Ints = np.unique(np.array(clusters, dtype=np.str_), return_inverse=True)[1]
@@ -165,10 +177,9 @@ def proportion(hits: Bools, clusters: Ints) -> Proportion | None:
     images = len(hits)
     if not images:
         return None
-    share = float(hits.mean())
-    count, effective = _effective_images(hits, clusters)
-    low, high = clopper_pearson(effective * share, effective)
-    return Proportion(int(hits.sum()), images, count, share, low, high)
+    count, effective = _effective_images(hits, clusters, (1 - CONFIDENCE) / 2)
+    low, high = clopper_pearson(effective / images * int(hits.sum()), effective)
+    return Proportion(int(hits.sum()), images, count, float(hits.mean()), low, high)
 
 
 def clopper_pearson(hits: float, images: float) -> tuple[float, float]:
@@ -184,8 +195,10 @@ def clopper_pearson(hits: float, images: float) -> tuple[float, float]:
     )
 
 
-def _effective_images(hits: Bools, clusters: Ints) -> tuple[int, float]:
+def _effective_images(hits: Bools, clusters: Ints, tail: float) -> tuple[int, float]:
     """The number of clusters, and of independent images with the same information.
+
+    `tail` is the probability beyond a limit of the interval.
 
     The latter is the number of images over the design effect, the factor by which clusters
     increase the variance of the share (Taylor variance of a ratio), times the squared ratio of
@@ -197,11 +210,10 @@ def _effective_images(hits: Bools, clusters: Ints) -> tuple[int, float]:
     images, share = len(hits), hits.mean()
     residuals = np.bincount(indices, weights=hits - share)
     count = len(residuals)
-    if share in (0, 1) or count == 1:
+    if share in (0, 1) or count in (1, images):
         return count, float(count)
     variance = count / (count - 1) * (residuals**2).sum() / images**2
     effect = variance / (share * (1 - share) / (images - 1))
-    tail = (1 - CONFIDENCE) / 2
     student = stdtrit(images - 1, tail) / stdtrit(count - 1, tail)
     effective = images * student**2 / max(effect, 1)
     return count, float(max(effective, 1))
@@ -229,12 +241,16 @@ def _percentile_estimate(values: Floats) -> Estimate | None:
 class ToleranceBound:
     """A threshold that at least `share` of new units reach, with `confidence`.
 
-    It is the value of the unit at rank `misses` of `units`, counted from the lowest one.
+    It is the value of the unit at rank `misses` of `units`, counted from the lowest one, from
+    `groups` independent groups. `effective` is the number of independent units with the same
+    information, which is that of the units if each is a group.
     """
 
     threshold: float
     misses: int
     units: int
+    groups: int
+    effective: float
     share: float
 
     @property
@@ -244,25 +260,67 @@ class ToleranceBound:
         That share has a beta distribution, whatever that of the values (Wilks, Ann. Math. Statist.
         12, 91, 1941); the number of misses depends on the number of units only.
         """
-        return float(1 - betainc(self.units - self.misses, self.misses + 1, self.share))
+        misses = self.effective / self.units * self.misses
+        return float(1 - betainc(self.effective - misses, misses + 1, self.share))
+
+    @property
+    def lower_bound(self) -> float:
+        """The lower bound of the share that reaches the threshold, with CONFIDENCE."""
+        weight = self.effective / self.units  # 1 for independent units
+        return lower_bound(weight * (self.units - self.misses), self.effective)
 
 
-def tolerance_bound(values: Floats, share: float) -> ToleranceBound:
+def tolerance_bound(values: Floats, share: float, groups: Ints | None = None) -> ToleranceBound:
     """The highest threshold that at least `share` of new units reach with CONFIDENCE.
 
     With fewer than `tolerance_sample_size(share)` units it is the lowest value, whose confidence is
-    lower. `values` are (n,), one for each unit, n > 0.
+    lower. It is exact if all groups have one unit; otherwise the number of units is the effective
+    one of `proportion`, which is that of the groups without a miss.
+
+    Args:
+        values: (n,), one for each unit, n > 0.
+        share: In (0, 1).
+        groups: (n,) the group of each unit; None if each unit is one.
     """
-    misses = allowed_misses(len(values), share) or 0
-    return ToleranceBound(float(np.sort(values)[misses]), misses, len(values), share)
+    units, order = len(values), np.argsort(values, kind="stable")
+
+    def bound(misses: int) -> ToleranceBound:
+        count, effective = units, float(units)
+        if groups is not None:
+            reached = np.arange(units) >= misses  # by rank: equal values are different units
+            count, effective = _effective_images(reached, groups[order], 1 - CONFIDENCE)
+        return ToleranceBound(float(values[order[misses]]), misses, units, count, effective, share)
+
+    if groups is None or len(np.unique(groups)) == units:
+        return bound(allowed_misses(units, share) or 0)
+    allowed = bound(0)
+    for misses in range(1, units):
+        tested = bound(misses)
+        if tested.lower_bound < share:
+            break
+        allowed = tested
+    return allowed
 
 
-def lower_bound(hits: int, units: int) -> float:
+def lower_bound(hits: float, units: float) -> float:
     """The one-sided 95% lower bound of a share (Clopper and Pearson, Biometrika 26, 1934).
 
-    It also holds for the share of new units that reach a `tolerance_bound` with these hits.
+    It also holds for the share of new units that reach a `tolerance_bound` with these hits. The
+    counts may be fractions.
     """
     return float(betaincinv(hits, units - hits + 1, 1 - CONFIDENCE)) if hits else 0.0
+
+
+def share_lower_bound(hits: Bools, groups: Ints) -> float:
+    """The one-sided 95% lower bound of a share of units; 0 without any.
+
+    `hits` and `groups`, the group of each unit, are (n,). It is exact if all groups have one unit,
+    and otherwise that of the effective number of units, as in `proportion`.
+    """
+    if not hits.any():
+        return 0.0
+    _, effective = _effective_images(hits, groups, 1 - CONFIDENCE)
+    return lower_bound(effective / len(hits) * int(hits.sum()), effective)
 
 
 def allowed_misses(units: int, share: float) -> int | None:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.scores.ood_scores import ScoreName
+from eulerlora_contract.answers import Unit
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import current_file
 from eulerlora_contract.sampling import Mode, Precision, Sampler
@@ -44,7 +45,7 @@ class GroupMetrics:
     """Results of a subgroup of the test images.
 
     Attributes:
-        clusters: Number of lesions, or of other units that share images.
+        clusters: Number of groups of images, such as lesions or patients.
         target: Number of images of the target classes.
         metrics: Accuracy, MSP minus accuracy, AUROC and the flagged shares.
         sensitivity: Share of the target images with the label of a target class; None without such
@@ -65,12 +66,12 @@ class ClassCoverage:
     """The sets of labelled images of one class.
 
     Attributes:
-        lesions: The share of lesions of which all images have the class in their set, with the
-            exact interval of Clopper and Pearson.
+        units: The share of lesions, or of other units, of which all images have the class in their
+            set; its interval is exact if each is a group.
         mean_size: Classes per set.
     """
 
-    lesions: Proportion
+    units: Proportion
     mean_size: float
 
 
@@ -226,8 +227,10 @@ class Report:
 
     Attributes:
         precision: Of the predictions.
-        clusters: Of the test images; equal to images if no clusters are known.
-        unit: What a cluster is.
+        unit: What is counted where pictures are not.
+        units: Of the test images.
+        sampled: What a cluster is: resamples keep its images together.
+        clusters: Of the test images; equal to images if no groups are known.
         seen: Test images that the training of the adapters or of the backbone was shown; None if it
             is not known.
         target: Classes whose sensitivity is reported together.
@@ -241,6 +244,9 @@ class Report:
     precision: Precision
     data: str
     images: int
+    unit: Unit
+    units: int
+    sampled: Unit
     clusters: int
     seen: int | None
     target: Sequence[str]
@@ -248,12 +254,6 @@ class Report:
     modes: Sequence[ModeReport]
     probe: ProbeComparison | None = None
     notes: Sequence[str] = ()
-    unit: Literal["lesion", "group"] = "group"
-
-    @property
-    def sampled(self) -> Literal["lesion", "group", "image"]:
-        """The unit that is resampled and counted: an image if no clusters are known."""
-        return self.unit if self.clusters < self.images else "image"
 
 
 _JSON = TypeAdapter(Report)

@@ -328,10 +328,11 @@ def threshold_chart(
     marks: Mapping[str, float],
     title: str,
 ) -> Figure:
-    """Shares of lesions over the threshold on a probability, side by side, with their intervals.
+    """Shares of units over the threshold on a probability, side by side, with their intervals.
 
     Args:
-        curves: By set of images and name of the share, (n, 3): share, lower and upper limit.
+        curves: By set of images, with its unit, and name of the share, (n, 3): share, lower and
+            upper limit.
         thresholds: (n,)
         marks: Thresholds to mark, by name.
         title: Of the figure.

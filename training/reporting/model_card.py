@@ -389,8 +389,7 @@ def _site_calibration(site: Mapping[str, Any]) -> str:
     Args:
         site: `provenance["site"]`, written by `eulerlora site fit`.
     """
-    lesions = ", ".join(f"{count} of `{name}`" for name, count in site["lesions"].items())
-    unit = "lesions" if site["unit"] == "lesion" else "every image counts as a lesion"
+    counts = ", ".join(f"{count} of `{name}`" for name, count in site["units"].items())
     results = _list([f"{part}: {result}" for part, result in site["results"].items()])
     weights = f"The weights are those of revision {site['source']}."
     if site.get("heads"):
@@ -400,7 +399,7 @@ def _site_calibration(site: Mapping[str, Any]) -> str:
         )
     return (
         "`eulerlora site fit` fitted this checkpoint to local pictures, "
-        f"{site['data']}: {site['images']:,} images ({unit}: {lesions}).\n\n"
+        f"{site['data']}: {site['images']:,} images ({site['unit']}s: {counts}).\n\n"
         f"{results}\n\n{weights} The results in other sections are on the data that they name, "
         "not on local pictures."
     )

@@ -53,7 +53,7 @@ _RANKING_NOTE = (
 )
 _SETS_NOTE = (
     "A {0} is covered if the prediction sets of all of its images contain its class; the "
-    "intervals are exact and by {0}. At least the stated share of the {0}s of each class is "
+    "intervals are by {0}. At least the stated share of the {0}s of each class is "
     "expected to be covered: with the confidence of the class in `config.json`, on average over "
     "calibrations where it states none. `always`: the calibration had too few {0}s, so the "
     "class is in every set. The set size is a mean over images."
@@ -232,7 +232,7 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     yield "By class", _folded(report, lambda mode: class_table(report, mode))
     if any(mode.prediction_sets for mode in report.modes):
         tables = _folded(report, lambda mode: prediction_set_table(report, mode.prediction_sets))
-        yield "Prediction sets", f"{_SETS_NOTE.format(report.sampled)}\n\n{tables}"
+        yield "Prediction sets", f"{_SETS_NOTE.format(report.unit)}\n\n{tables}"
     if any(mode.groups for mode in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
         yield "By group", f"{_groups_note(report)}\n\n{tables}"

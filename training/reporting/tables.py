@@ -53,9 +53,10 @@ TOO_FEW = "too few"
 
 
 def counted_images(report: Report) -> str:
-    """Such as "93 images of 66 groups"."""
-    of_groups = f" of {report.clusters:,} {report.unit}s" if report.sampled != "image" else ""
-    return f"{report.images:,} images{of_groups}"
+    """Such as "93 images of 70 lesions of 66 groups"."""
+    counts = {report.unit: report.units, report.sampled: report.clusters}
+    units = (f" of {count:,} {unit}s" for unit, count in counts.items() if unit != "picture")
+    return f"{report.images:,} images{''.join(units)}"
 
 
 def seeds_table(reports: Sequence[Report]) -> str:
@@ -117,17 +118,18 @@ def metrics_table(report: Report) -> str:
 
 def intervals_note(report: Report) -> str:
     sampled, binomial = "images", "are the exact binomial intervals of Clopper and Pearson"
-    if report.sampled != "image":
-        sampled = f"{report.unit}s; the images of a {report.unit} stay together"
+    if report.sampled != "picture":
+        sampled = f"{report.sampled}s; the images of a {report.sampled} stay together"
         binomial = (
             "are those of Korn and Graubard: binomial intervals, widened by the correlation of the "
-            f"images of a {report.unit}"
+            f"images of a {report.sampled}"
         )
     return (
+        "Shares and means are of images where nothing else is named. "
         "Brackets contain 95% confidence intervals. The intervals of shares, such as the accuracy, "
         f"{binomial}. All other intervals are percentile bootstrap intervals from "
         f"{RESAMPLES:,} resamples of the {sampled}. There is no interval for fewer than "
-        f"{MIN_CLUSTERS} {report.sampled}s, also of either kind that a value compares (such as "
+        f"{MIN_CLUSTERS} of these, also of either kind that a value compares (such as "
         "those of a class and the others), nor for a value that is the same in all resamples. The "
         "intervals cover the choice of test images, not another training run or another clinic. "
         "Sampling noise increases the three calibration errors, so their intervals are biased "
@@ -136,8 +138,8 @@ def intervals_note(report: Report) -> str:
 
 
 def class_table(report: Report, mode: ModeReport) -> str:
-    clustered = report.sampled != "image"
-    head = ["class", "images", *([f"{report.unit}s"] if clustered else [])]
+    clustered = report.sampled != "picture"
+    head = ["class", "images", *([f"{report.sampled}s"] if clustered else [])]
     rows = [
         [
             name,
@@ -169,7 +171,7 @@ def error_ranking_table(report: Report) -> str:
 
 def group_table(report: Report, mode: ModeReport) -> str:
     target = enumeration(report.target, "or")
-    units = [f"{report.unit}s"] if report.sampled != "image" else []
+    units = [f"{report.sampled}s"] if report.sampled != "picture" else []
     head = ["", "images", *units, "accuracy", "MSP - accuracy"]
     head += [f"AUROC, {target}" if report.target else "macro-AUROC"]
     head += [f"sensitivity, {target}", f"specificity, {target}"] if report.target else []
@@ -182,18 +184,18 @@ def group_table(report: Report, mode: ModeReport) -> str:
 
 
 def prediction_set_table(report: Report, sets: Sequence[SetCoverage]) -> str:
-    """Covered groups and mean set size by class, with columns for each coverage."""
+    """Covered units and mean set size by class, with columns for each coverage."""
     if not sets:
         return "not calibrated"
-    head = ["class", f"{report.sampled}s"]
+    head = ["class", f"{report.unit}s"]
     for entry in sets:
         head += [f"covered, stated {entry.coverage:g}", f"set size, {entry.coverage:g}"]
     rows = []
     for name, first in sets[0].classes.items():
-        row = [name, f"{first.lesions.clusters:,}"]
+        row = [name, f"{first.units.images:,}"]
         for entry in sets:
             result, always = entry.classes[name], " always" * (name in entry.always_included)
-            row += [f"{cell(result.lesions)}{always}", f"{result.mean_size:.2f}"]
+            row += [f"{cell(result.units)}{always}", f"{result.mean_size:.2f}"]
         rows.append(row)
     sizes = (text for entry in sets for text in ("", f"{entry.mean_size:.2f}"))
     return markdown_table(head, [*rows, ["all images", "", *sizes]])
@@ -215,7 +217,7 @@ def enumeration(names: Sequence[str], conjunction: str) -> str:
 
 def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics) -> list[str]:
     few = group.images < FEW_IMAGES or (bool(report.target) and group.target < FEW_TARGETS)
-    counts = [group.images, *([group.clusters] if report.sampled != "image" else [])]
+    counts = [group.images, *([group.clusters] if report.sampled != "picture" else [])]
     keys = ["accuracy", "overconfidence", "auroc"]
     return [
         f"{name} ({TOO_FEW})" if few else name,

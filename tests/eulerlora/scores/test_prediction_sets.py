@@ -18,7 +18,6 @@ from eulerlora.scores.prediction_sets import (
     lac_scores,
     min_units,
     prediction_sets,
-    unit_scores,
 )
 from eulerlora_contract.sampling import Options
 
@@ -85,12 +84,6 @@ def test_sets_equal_those_of_mapie_for_each_class(coverage: float) -> None:
 )
 def test_the_largest_score_of_the_fewest_units_covers_on_average(coverage, needed) -> None:
     assert min_units(coverage) == needed
-
-
-def test_a_unit_has_the_largest_score_of_its_images() -> None:
-    units = torch.tensor([2, 0, 2, 1, 0])
-    scores = torch.tensor([0.1, 0.5, 0.4, 0.0, 0.2], dtype=torch.float64)
-    assert unit_scores(scores, units).tolist() == [0.5, 0.0, 0.4]
 
 
 def test_a_set_names_its_classes_in_their_order_and_may_be_empty() -> None:

@@ -79,7 +79,7 @@ def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
         assert cells["class_names"] == "mel: melanoma; nv: melanocytic nevus (mole)"
     parts = evidence.measured
     assert measured["policy_critical"] == "melanoma"
-    assert measured["policy_measured_on"] == "; ".join(one.data for one in parts)
+    assert measured["policy_measured_on"] == "; ".join(f"{one.data} ({one.unit}s)" for one in parts)
     for name, values in (
         ("sensitivity", [one.critical.sensitivity for one in parts]),
         ("specificity", [one.others.specificity for one in parts]),

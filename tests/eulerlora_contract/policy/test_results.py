@@ -4,12 +4,21 @@ from typing import Any
 
 import pytest
 
-from eulerlora_contract.answers import FIGURES, Disposition, Prediction, Reason, shown_fields
+from eulerlora_contract.answers import (
+    FIGURES,
+    Disposition,
+    Prediction,
+    Reason,
+    Unit,
+    shown_fields,
+)
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import Decision, Policy, default_policy, dispositions
 from eulerlora_contract.policy.results import (
     PATHWAYS,
+    UNIT_NOTES,
     Performance,
+    not_established,
     pathway,
     performance,
     triage_result,
@@ -120,6 +129,7 @@ def shares(name: str, value: float) -> dict[str, float]:
 
 MEASURED: dict[str, Any] = {
     "data": "PH2",
+    "unit": "picture",
     "images": 1300,
     "lesions": 1244,
     "referral_rate": 0.9,
@@ -144,13 +154,14 @@ def shown(*measured: dict[str, Any]) -> Performance:
 
 
 def test_the_summary_has_a_row_for_each_data_set() -> None:
-    summary = shown(MEASURED, MEASURED | {"data": "PAD", "urgent": None}).summary
+    other = {"data": "PAD", "unit": "lesion", "urgent": None}
+    summary = shown(MEASURED, MEASURED | other).summary
     assert summary.header[1] == "sensitivity, melanoma"
     seen = "0.975 [0.955, 0.985] (39/40, of these 26 only as unfamiliar)"
     spared = "0.250 [0.230, 0.260] (300/1,200)"
     assert [tuple(row) for row in summary.rows] == [
-        ("PH2", seen, seen, spared, "0.050 [0.030, 0.060] (16/320)"),
-        ("PAD", seen, seen, spared, "none urgent"),
+        ("PH2, pictures", seen, seen, spared, "0.050 [0.030, 0.060] (16/320)"),
+        ("PAD, lesions", seen, seen, spared, "none urgent"),
     ]
 
 
@@ -158,11 +169,25 @@ def test_the_details_state_what_the_threshold_alone_does() -> None:
     other = OUTSIDE | shares("sensitivity", 0.5)
     rows = [tuple(row) for row in shown(MEASURED | {"outside": other}).details.rows]
     assert rows == [
-        ("PH2: melanoma", "40", "10", "26", "3", "1", "0.750"),
-        ("PH2: malignant", "40", "10", "26", "3", "1", "0.750"),
-        ("PH2: SCC, malignant without a class", "4", "0", "1", "1", "2", "0.750"),
-        ("PH2: other lesions", "1,200", "300", "400", "200", "300", "0.250"),
+        ("PH2, pictures: melanoma", "40", "10", "26", "3", "1", "0.750"),
+        ("PH2, pictures: malignant", "40", "10", "26", "3", "1", "0.750"),
+        ("PH2, pictures: SCC, malignant without a class", "4", "0", "1", "1", "2", "0.750"),
+        ("PH2, pictures: others", "1,200", "300", "400", "200", "300", "0.250"),
     ]
+
+
+@pytest.mark.parametrize("unit", ["picture", "lesion", "group"])
+def test_every_sentence_on_a_fit_names_its_unit(unit: Unit) -> None:
+    content = default_policy().model_dump()
+    fit = content["evidence"]["fit"]
+    fit |= {"unit": unit, "urgent": fit["urgent"] | {"independent": 90, "established": False}}
+    rules = Policy.model_validate(content)
+    notice = not_established(rules) or ""
+    assert f"106 of 187 {unit}s of 90 groups" in notice
+    assert f"new {unit}s" in notice
+    told = notice + performance(rules).origin  # type: ignore[union-attr]
+    assert ("lesions" in told) == (unit == "lesion") or UNIT_NOTES[unit] in told
+    assert f"62 of 62 {unit}s with melanoma" in told
 
 
 def test_a_policy_without_measurement_has_no_tables() -> None:

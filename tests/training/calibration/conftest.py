@@ -64,7 +64,7 @@ def local_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site") / "clinic"
     folder.mkdir()
     noise = np.random.default_rng(0)
-    rows = ["path,label,group"]
+    rows = ["path,label,lesion"]
     for label, count in LESIONS.items():
         for lesion in range(count):
             for picture in range(1 + lesion % 2):

@@ -27,7 +27,7 @@ from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from tests.conftest import random_network
 from tests.training.calibration.conftest import SETTINGS
-from tests.training.conftest import write_training_images
+from tests.training.conftest import units_of, write_training_images
 from training.calibration.heads import (
     HeadComparison,
     HeadFit,
@@ -74,7 +74,7 @@ def site(count: int, seed: int, classes: int = 3) -> tuple[Tensor, Tensor]:
 def refitted() -> HeadFit:
     inputs, labels = site(120, 0)
     heads = heads_of(0)
-    fit = refit_heads([outputs_of(heads, inputs)], heads, labels, np.arange(120), 1.5)
+    fit = refit_heads([outputs_of(heads, inputs)], heads, labels, units_of(range(120)), 1.5)
     assert fit is not None
     return fit
 
@@ -109,20 +109,20 @@ def test_heads_that_learn_the_site_are_better_on_other_pictures(refitted: HeadFi
     old, new = heads_of(0), heads_of(0)
     refitted.change.apply(new)
     before, after = (outputs_of(heads, inputs).flat_log_probabilities for heads in (old, new))
-    comparison = HeadComparison.of(before, after, labels, np.arange(60))
+    comparison = HeadComparison.of(before, after, labels, units_of(range(60)))
     assert 0 < comparison.bound < comparison.improvement
     sharper = (3 * before).log_softmax(dim=-1)  # only the temperature differs
-    scaled = HeadComparison.of(before, sharper, labels, np.arange(60))
+    scaled = HeadComparison.of(before, sharper, labels, units_of(range(60)))
     assert scaled.improvement == pytest.approx(0, abs=1e-6)
 
 
 def test_a_lesion_counts_once_and_is_not_in_the_fit_of_its_own_outputs() -> None:
     inputs, labels = site(60, 0)
     heads, groups = heads_of(0), np.arange(60)
-    once = refit_heads([outputs_of(heads, inputs)], heads, labels, groups, 1.0)
+    once = refit_heads([outputs_of(heads, inputs)], heads, labels, units_of(groups), 1.0)
     twice = torch.cat([torch.arange(60), torch.arange(60)])
     copies = outputs_of(heads, inputs[twice])
-    often = refit_heads([copies], heads, labels[twice], groups[twice], 1.0)
+    often = refit_heads([copies], heads, labels[twice], units_of(groups[twice]), 1.0)
     assert once is not None and often is not None
     assert torch.allclose(often.change.weight, once.change.weight, atol=1e-3)
     for held_out, _ in often.cross_fitted:
@@ -139,13 +139,14 @@ def local() -> LocalImages:
             (noise + 5 * picture + 150 * torch.eye(3)[label, :, None, None]).to(torch.uint8),
             label,
             str(lesion),
+            lesion=str(lesion),
         )
         for lesion in range(150)
         for label in (lesion % 2 + 1,)
         for noise in (torch.randint(0, 90, (3, 36, 48), generator=generator),)
         for picture in range(1 + lesion % 3 // 2)
     ]
-    return LocalImages("clinic", images, "lesion", 0, {})
+    return LocalImages("clinic", images, 0, {})
 
 
 @pytest.fixture(scope="module")

@@ -23,13 +23,14 @@ from training.calibration.parts import calibrated_parts
 from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
-    check_lesions,
+    check_units,
     data_sha256,
     with_prediction_sets,
 )
 from training.data.ham10000 import METADATA, read_rows, split_rows
 from training.data.images import ImageParts, LabelledImage
-from training.evaluation.prediction_sets import Lesions, coverage_by_class
+from training.data.units import Units
+from training.evaluation.prediction_sets import coverage_by_class
 
 CLASSES = ("bkl", "mel", "nv")
 CPU = torch.device("cpu")
@@ -39,7 +40,9 @@ def lesion_images(lesions: int, seed: int) -> list[LabelledImage]:
     """One to three images of each of `lesions` lesions, a third of them of each class."""
     random = np.random.default_rng(seed)
     return [
-        LabelledImage(f"{lesion}-{index}", torch.empty(0), lesion % 3, f"lesion {lesion}")
+        LabelledImage(
+            f"{lesion}-{index}", torch.empty(0), lesion % 3, f"patient {lesion}", lesion=f"{lesion}"
+        )
         for lesion in range(lesions)
         for index in range(random.integers(1, 4))
     ]
@@ -84,21 +87,6 @@ def test_thresholds_are_tolerance_bounds_of_the_largest_score_of_each_lesion() -
     assert (calibration.data, calibration.precision) == ("squares", "float32")
 
 
-def test_an_image_without_a_lesion_is_a_unit_by_itself() -> None:
-    images = [
-        LabelledImage("a", torch.empty(0), 0, "b"),
-        LabelledImage("b", torch.empty(0), 0),
-        LabelledImage("c", torch.empty(0), 1),
-        LabelledImage("d", torch.empty(0), 0, "b"),
-    ]
-    lesions = Lesions.of(images)
-    assert lesions.indices.tolist() == [0, 1, 2, 0]
-    assert lesions.labels.tolist() == [0, 0, 1]
-    assert (lesions.counts(3), lesions.unit) == ((2, 1, 0), "lesion")
-    assert Lesions.of(images[1:3]).unit == "image"
-    assert Lesions.of([]).counts(2) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("lesions", "always", "named"),
     [
@@ -112,12 +100,12 @@ def test_classes_with_too_few_lesions_are_refused_by_name_and_number(
     lesions: int, always: bool, named: str | None
 ) -> None:
     images, settings = lesion_images(lesions, seed=0), CoverageSettings((0.5, 0.9), always)
-    check_lesions(Lesions.of(images), CLASSES, CoverageSettings())
+    check_units(Units.of(images), CLASSES, CoverageSettings())
     if named is None:
-        check_lesions(Lesions.of(images), CLASSES, settings)
+        check_units(Units.of(images), CLASSES, settings)
         return
     with pytest.raises(DataError, match=named):
-        check_lesions(Lesions.of(images), CLASSES, settings)
+        check_units(Units.of(images), CLASSES, settings)
 
 
 def test_a_rare_class_is_in_every_set_on_request() -> None:
@@ -163,7 +151,7 @@ def test_a_lesion_is_covered_if_all_of_its_images_are() -> None:
     )  # fmt: skip
     result = coverage_by_class(probabilities, images, CLASSES, calibration)
     assert list(result.classes) == ["bkl", "mel"]
-    bkl, mel = result.classes["bkl"].lesions, result.classes["mel"].lesions
+    bkl, mel = result.classes["bkl"].units, result.classes["mel"].units
     assert (bkl.hits, bkl.clusters, mel.hits, mel.clusters) == (1, 2, 1, 2)
     exact = stats.binomtest(1, 2).proportion_ci(method="exact")
     assert (bkl.low, bkl.high) == pytest.approx((exact.low, exact.high))
@@ -181,7 +169,7 @@ def test_sets_of_most_calibrations_cover_new_lesions_of_every_class() -> None:
         start = sum(int(image.name.split("-")[0]) < 90 for image in images)
         (calibration,) = fitted(images[:start], probabilities[:start], CoverageSettings((0.8,)))
         result = coverage_by_class(probabilities[start:], images[start:], CLASSES, calibration)
-        covered = [result.classes[name].lesions for name in CLASSES]
+        covered = [result.classes[name].units for name in CLASSES]
         shares += [share.hits / share.images for share in covered]
     law = stats.betabinom(370, 28, 3)  # rank 28 of 30 calibration lesions, 370 new ones
     width = 4 * law.std() / math.sqrt(len(shares))
@@ -216,7 +204,7 @@ def test_calibrate_stores_sets_that_cover_its_images(
         prediction = model.predict([image.source for image in images], mode, samples, coverage=0.5)
         sets = prediction.prediction_sets
         assert sets is not None
-        assert (sets.unit, sets.calibrated_on) == ("lesion", "squares, calibration part")
+        assert (sets.unit, sets.calibrated_on) == ("group", "squares, calibration part")
         covered = sum(
             model.classes[image.label] in names
             for image, names in zip(images, sets.labels, strict=True)
@@ -245,7 +233,7 @@ def ham10000(real_data: Path) -> tuple[list[LabelledImage], list[str]]:
     """The calibration part of HAM10000 without its pixels, and the class names."""
     rows, names = read_rows(real_data / METADATA)
     return [
-        LabelledImage(row.image_id, torch.empty(0), row.label, row.cluster)
+        LabelledImage(row.image_id, torch.empty(0), row.label, row.cluster, lesion=row.cluster)
         for row in split_rows(rows, "lesion")["calibration"]
     ], names
 
@@ -256,5 +244,5 @@ def test_the_packaged_sets_state_their_calibration_lesions(ham10000) -> None:
     sets = read_config(DEFAULT_CHECKPOINT).prediction_sets
     assert {entry.coverage for entry in sets} == {0.9, 0.95}
     for entry in sets:
-        assert entry.units == Lesions.of(images).counts(len(names))
+        assert entry.units == Units.of(images).counts(len(names))
         assert entry.data_sha256 == data_sha256(images, names)

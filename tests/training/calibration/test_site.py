@@ -33,7 +33,7 @@ from eulerlora_contract.errors import CheckpointError, DataError
 from eulerlora_contract.policy.policy import parse_policy, read_policy
 from tests.conftest import MARGINS
 from tests.training.calibration.conftest import LESIONS, SETTINGS
-from tests.training.conftest import write_training_images
+from tests.training.conftest import units_of, write_training_images
 from training.calibration.calibrate import calibrate
 from training.calibration.policy import PolicyFile
 from training.calibration.site import SiteReport, calibrate_site, fit_offset, split_images
@@ -43,7 +43,7 @@ from training.data.copies import image_digests
 from training.data.dataset import LabelTable
 from training.data.images import ImageParts, LabelledImage
 from training.data.local_images import LocalImages, read_local_images
-from training.evaluation.prediction_sets import Lesions
+from training.data.units import Units
 from training.reporting.model_card import site_sections
 
 CPU = "cpu"
@@ -129,7 +129,7 @@ def test_a_fit_of_a_fitted_checkpoint_has_one_section_in_its_card(
     assert policy.evidence.fit.routine.lesions == measured.target.lesions == 10
     assert second.fitted + second.measured == len(local.images)
     assert set(second.results) == {"before", "after"}
-    assert "| kept by feature_distance |" in second.tables
+    assert "| pictures kept by feature_distance |" in second.tables
 
 
 def test_without_melanoma_there_is_no_policy(
@@ -151,7 +151,7 @@ def test_parts_with_too_few_lesions_stay_as_they_were(
     assert (after.thresholds, after.features) == (before.thresholds, before.features)
     assert after.temperature == before.temperature
     assert "11 lesions of melanoma without a miss | 2 | not reached; too few |" in report.tables
-    assert "2 of 2 found, lower bound 0.224" in report.tables
+    assert "2 of 2 lesions found, lower bound 0.224" in report.tables
 
 
 def test_a_few_pictures_keep_the_margins_of_auto(
@@ -215,7 +215,7 @@ def test_no_lesion_is_fitted_and_measured_and_none_is_lost() -> None:
     assert sorted(image.name for part in parts for image in part) == sorted(i.name for i in images)
     fit, measure = ({image.cluster for image in part} for part in parts)
     assert not fit & measure
-    assert [Lesions.of(part).counts(classes=3) for part in parts] == [(10, 5, 1), (10, 5, 0)]
+    assert [Units.of(part).counts(classes=3) for part in parts] == [(10, 5, 1), (10, 5, 0)]
     assert split_images(images, None) == (images, ())
     with pytest.raises(DataError):
         split_images(images[-2:], 0.5)
@@ -234,7 +234,7 @@ def test_the_factor_of_calibrated_logits_is_found_unless_it_is_1(
     factor: float, lesions: int
 ) -> None:
     outputs, labels = overconfident(lesions, factor)
-    fit = fit_temperature(outputs, labels, np.arange(lesions))
+    fit = fit_temperature(outputs, labels, units_of(range(lesions)))
     assert fit.helps == (factor != 1)
     assert fit.temperature == pytest.approx(factor, rel=0.1 * (factor != 1))
 
@@ -244,13 +244,13 @@ def test_lesions_that_are_all_right_do_not_make_the_model_certain(lesions: int) 
     leads = 1 + 4 * torch.rand(lesions, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(lesions) % 2
     logits = leads.double()[:, None, None] * torch.eye(2)[labels][:, None]
-    fit = fit_temperature(logits.log_softmax(dim=-1), labels, np.arange(lesions))
+    fit = fit_temperature(logits.log_softmax(dim=-1), labels, units_of(range(lesions)))
     assert 0.2 < fit.temperature < 1
 
 
 def test_the_temperature_in_use_stays_unless_another_helps() -> None:
     outputs, labels = overconfident(100, 1.2)
-    fit = fit_temperature(outputs, labels, np.arange(100), current=1.2)
+    fit = fit_temperature(outputs, labels, units_of(range(100)), current=1.2)
     assert not fit.helps
     assert fit.temperature == 1.2
     assert fit.summary.startswith("1.2; ")
@@ -258,10 +258,10 @@ def test_the_temperature_in_use_stays_unless_another_helps() -> None:
 
 def test_copies_of_a_picture_add_no_lesion() -> None:
     outputs, labels = overconfident(60, 3.0)
-    once = fit_temperature(outputs, labels, np.arange(60))
+    once = fit_temperature(outputs, labels, units_of(range(60)))
     times = torch.arange(60) % 4 + 1
     groups = torch.arange(60).repeat_interleave(times)
-    often = fit_temperature(outputs[groups], labels[groups], groups.numpy())
+    often = fit_temperature(outputs[groups], labels[groups], units_of(groups))
     assert often.fitted == once.fitted
 
 
@@ -297,7 +297,7 @@ def labels() -> Tensor:
 def test_means_follow_a_common_change(distance: FeatureDistance, labels: Tensor) -> None:
     change = torch.tensor([4.0, 0, -3, 6])
     local = features_of(labels, 1) + change
-    offset = fit_offset(distance, local, labels, np.arange(200))
+    offset = fit_offset(distance, local, labels, units_of(range(200)))
     assert offset.helps
     assert torch.allclose(offset.offset, change, atol=0.3)
     means = distance.statistics.means + offset.offset
@@ -313,7 +313,7 @@ def test_means_stay_if_one_picture_would_move_them(
 ) -> None:
     local = features_of(labels, 3)
     local[0] += 1000
-    offset = fit_offset(distance, local, labels, np.arange(200))
+    offset = fit_offset(distance, local, labels, units_of(range(200)))
     assert not offset.helps
     assert "not moved" in offset.summary
 
@@ -321,7 +321,7 @@ def test_means_stay_if_one_picture_would_move_them(
 def test_the_offset_of_a_picture_does_not_depend_on_its_group(
     distance: FeatureDistance, labels: Tensor
 ) -> None:
-    local, groups = features_of(labels, 1), np.arange(200) // 4
+    local, groups = features_of(labels, 1), units_of(np.arange(200) // 4)
     offset = fit_offset(distance, local, labels, groups)
     changed = local.clone()
     changed[:4] += 100  # the first group
@@ -373,7 +373,7 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
         "--policy", policy, "--mode", "det",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    assert "every image counts as a lesion" in done.output
+    assert "every picture counts" in done.output
     assert "32 images (12 bkl, 20 mel), 28 ignored" in done.output
     evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
     assert evidence is not None
@@ -441,7 +441,7 @@ def test_copies_in_two_classes_are_refused_with_the_whole_list_and_those_of_one_
     done = fitted("nevus", "out")
     assert done.exit_code == 0, done.output
     assert "2 copies" in done.output
-    assert "every image counts as a lesion" in done.output  # no groups are stated
+    assert "every picture counts" in done.output  # no groups are stated
 
 
 @pytest.mark.parametrize(

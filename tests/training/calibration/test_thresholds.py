@@ -62,7 +62,9 @@ def uncalibrated(config: CheckpointConfig) -> CheckpointConfig:
 
 def lesion_images(count: int, pictures: int) -> list[LabelledImage]:
     names = [(lesion, picture) for lesion in range(count) for picture in range(pictures)]
-    return [LabelledImage(f"{a}-{b}", b"", 0, f"{a}" if pictures > 1 else None) for a, b in names]
+    return [
+        LabelledImage(f"{a}-{b}", b"", 0, lesion=f"{a}" if pictures > 1 else None) for a, b in names
+    ]
 
 
 def test_thresholds_agree_with_predictions_for_every_number_of_samples(
@@ -82,7 +84,7 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
     for threshold in thresholds:
         assert threshold.kept == 1
         assert threshold.tolerance is not None
-        assert (threshold.tolerance.units, threshold.tolerance.unit) == (len(paths), "image")
+        assert (threshold.tolerance.units, threshold.tolerance.unit) == (len(paths), "picture")
         assert threshold.tolerance.confidence == pytest.approx(1 - 0.95 ** len(paths))
         assert threshold.images == len(paths)
         assert threshold.data == "squares"
@@ -213,8 +215,11 @@ def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
     model = EulerLoRA.load(checkpoint_folder, "cpu")
     outputs = CalibrationOutputs.of(model, shown, "squares", [2])
     logits = outputs.det.flat_log_probabilities
-    assert outputs.temperature("det", 1) == fit_temperature(logits, labels, patients)
-    parted = fit_temperature(logits, labels, outputs.lesions.indices.numpy())
+    units = outputs.units
+    assert (units.unit, len(set(units.image_groups.tolist()))) == ("group", 6)
+    assert outputs.temperature("det", 1) == fit_temperature(logits, labels, units)
+    apart = replace(units, groups=np.arange(len(units)))
+    parted = fit_temperature(logits, labels, apart)
     assert outputs.temperature("det", 1).standard_error != parted.standard_error
 
 

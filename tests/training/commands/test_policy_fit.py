@@ -85,8 +85,8 @@ def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
     assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
     assert policy.read_text().startswith("# ours\n# The triage policy")
     for line in (
-        f"| routine threshold | 1 lesions of melanoma | 12 | {after.target.routine:g}: ",
-        f"| urgent threshold | 20 lesions | 16 | {after.target.urgent:g}: ",
+        f"| routine threshold | 1 pictures of melanoma | 12 | {after.target.routine:g}: ",
+        f"| urgent threshold | 20 pictures | 16 | {after.target.urgent:g}: ",
         f": melanoma | 6 | {measured.critical.urgent} | ",
         f"{policy}: version {after.version}",
     ):

@@ -51,7 +51,7 @@ def test_a_folder_per_class_gives_labels_without_groups(tmp_path: Path) -> None:
         ("nv/3.png", 2),
     ]
     assert {image.cluster for image in local.images} == {None}
-    assert (local.name, local.unit, local.ignored) == ("clinic", "image", 0)
+    assert (local.name, local.units.unit, local.ignored) == ("clinic", "picture", 0)
 
 
 def test_a_table_gives_labels_and_groups(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_table_gives_labels_and_groups(tmp_path: Path) -> None:
         ("b.png", 2, "L1"),
         ("sub/c.png", 2, "L1"),
     ]
-    assert local.unit == "lesion"
+    assert local.units.unit == "group"
 
 
 def test_ignored_labels_leave_their_pictures_out(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_an_archive_is_read_with_lesions_from_its_names(tmp_path: Path) -> None:
             (1, "1", "1_7"),
             (OUTSIDE, "2", "2_8"),
         ]
-        assert local.unit == "lesion"
+        assert local.units.unit == "lesion"
 
 
 @pytest.mark.parametrize("table", ["labels.csv", "./Labels.CSV", "site/labels.csv"])

@@ -187,13 +187,17 @@ def test_data_that_show_no_lesions_have_groups_or_images() -> None:
     share = Proportion(18, 20, 20, 0.9, 0.5, 0.95)
     coverage = SetCoverage(0.9, (), {"red": ClassCoverage(share, mean_size=2.5)}, 2.75)
     modes = [replace(mode, prediction_sets=[coverage]) for mode in REPORT.modes]
-    grouped = replace(REPORT, unit="group", modes=modes)
-    for report, unit in ((grouped, "group"), (replace(grouped, clusters=1234), "image")):
+    groups = replace(REPORT, unit="group", units=900, sampled="group", modes=modes)
+    pictures = replace(groups, unit="picture", units=1234, sampled="picture", clusters=1234)
+    for report, unit, sampled in ((groups, "group", "group"), (pictures, "picture", "image")):
         text = markdown(report)
         assert "lesion" not in text
-        assert f"1,000 resamples of the {unit}s" in text
+        assert f"1,000 resamples of the {sampled}s" in text
         assert f"| class | {unit}s | covered" in text
         assert ("1,234 images of 800 groups" in text) == (unit == "group")
+    lesions = replace(groups, unit="lesion")
+    assert "1,234 images of 900 lesions of 800 groups" in markdown(lesions)
+    assert "| class | lesions | covered" in markdown(lesions)
 
 
 def test_results_of_several_seeds_have_mean_and_deviation(tmp_path: Path) -> None:
