@@ -25,6 +25,7 @@ from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import INIT_GAIN, AdapterSettings
+from eulerlora.sampling.recomputation import PassRecord, drawn_number, in_backward
 from eulerlora.scores.uncertainty import kind_of, shape_of
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import ClassName
@@ -60,6 +61,7 @@ class AdaptedClassifier(nn.Module):
         super().__init__()
         self.network, self.classes, self.library = network, tuple(classes), library
         self.preprocessing = preprocessing
+        self._seeds = PassRecord[int]()
         self._fed = torch.zeros(3)  # numbers of values: all, below 0, above 1
 
     def forward(
@@ -77,11 +79,13 @@ class AdaptedClassifier(nn.Module):
             mode: `det`, one trajectory for each adapter; or `stoch`, `samples` for each.
             samples: Of each adapter in `stoch`, 4 by default; None in `det`.
             generator: Of the draws, which all images share, on the CPU; None for torch's default
-                generator.
+                generator. `torch.utils.checkpoint` repeats the draws of either; for it, a call
+                that may be trained draws one number from the default generator.
 
         Raises:
             ImageError: For images of another shape or type.
-            SettingsError: For an unknown mode, samples below 1, or samples in `det`.
+            SettingsError: For an unknown mode, samples below 1, or samples in `det`; and in the
+                backward pass of `torch.utils.checkpoint` with `preserve_rng_state=False`.
         """
         backbone = self.network.backbone
         size, dtype = backbone.settings.image_size, backbone.class_token.dtype
@@ -101,12 +105,23 @@ class AdaptedClassifier(nn.Module):
             samples = DEFAULT_SAMPLES if samples is None else samples
             if samples < 1:
                 raise SettingsError(f"samples: expected at least 1, got {samples}")
-            draws = method.sample(samples, generator or torch.default_generator)
+            draws = method.sample(samples, Generator().manual_seed(self._seed(generator)))
         else:
             raise SettingsError(f"mode: expected det or stoch, got {mode}")
         rows = Rows.of([samples] * count, self.network.settings.adapters).to(images.device)
         logits: Tensor = self.network(images, rows, draws.to(images).repeated(count))
         return logits.view(count, -1, len(self.classes))
+
+    def _seed(self, generator: Generator | None) -> int:
+        """Draws the seed of a pass, or repeats it if activation checkpointing runs it again."""
+        if not (self.training or torch.is_grad_enabled()):  # no backward pass can follow
+            return drawn_number(generator or torch.default_generator)
+        number = drawn_number(torch.default_generator)
+        if in_backward():
+            return self._seeds.again(number)
+        seed = number if generator is None else drawn_number(generator)
+        self._seeds.add(seed, number)
+        return seed
 
     def _count_values(self, images: Tensor) -> None:
         """Adds the images of a call to what `save` knows of the loop."""

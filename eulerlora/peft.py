@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+from accelerate.state import GradientState, PartialState
 from peft import LoraConfig
 from peft.tuners.lora import Linear, LoraLayer, LoraModel
 from peft.tuners.tuners_utils import _maybe_include_all_linear_layers
@@ -43,6 +44,7 @@ from eulerlora.sampling.masks import (
     draw_masks,
     terminal_coefficients,
 )
+from eulerlora.sampling.recomputation import PassRecord, in_backward
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import validated
 
@@ -83,6 +85,8 @@ _UNSUPPORTED = (
     "ensure_weight_tying",
 )  # fmt: skip
 """Options of LoRA that change what is computed and have no counterpart with coefficients."""
+_BASE_MODEL = "__base__"
+"""In PEFT's `adapter_names`: no adapter."""
 _BASE_WEIGHTS, _ROUNDING = 16, 0.02
 
 
@@ -187,22 +191,33 @@ class _SamplingState:
         draw: Returns the coefficients of the active adapters, none if each pass draws anew.
         coefficients: Of the adapters that were active so far, (samples, r) or (rows, r).
         rows: Of a call of the model, None outside of one.
+        members: With an adapter for each example (PEFT's `adapter_names`), the rows of each.
     """
 
     samples: int
     draw: "Callable[[], dict[Directions, Tensor]]"
     coefficients: "dict[Directions, Tensor]"
     rows: int | None = None
+    members: "Mapping[Directions, Tensor] | None" = None
 
-    def of_rows(self, coefficients: Tensor, count: int) -> Tensor:
+    def of_rows(self, layer: "Directions", coefficients: Tensor, count: int) -> Tensor:
         rows = self.rows or (count if self.samples == 1 else 0)
-        if not rows or rows % len(coefficients) or count % rows:
+        members = None if self.members is None else self.members[layer]
+        taken = rows if members is None else len(members)
+        if not taken or rows % len(coefficients) or count % taken:
+            if in_backward():
+                raise SettingsError(
+                    "torch.utils.checkpoint around the model: expected its backward pass in the "
+                    "block of sampling"
+                )
             raise SettingsError(
                 f"sampling: expected inputs of {len(coefficients)} rows or a multiple from a call "
                 f"of the model, got {count}; other methods of the model need one row per example"
             )
         repeated = coefficients.repeat(rows // len(coefficients), 1)
-        return repeated.repeat_interleave(count // rows, dim=0)
+        if members is not None:
+            repeated = repeated[members.to(repeated.device)]
+        return repeated.repeat_interleave(count // taken, dim=0)
 
 
 class Directions(nn.Linear):
@@ -210,8 +225,8 @@ class Directions(nn.Linear):
 
     Attributes:
         sampling: In the block of `sampling`, otherwise None.
-        recomputed: The one of the forward pass whose activations a backward pass may compute again;
-            it lives as long as the graph.
+        passes: The `sampling` of the latest passes, for activation checkpointing.
+        recorded: Whether the latest pass is among them.
     """
 
     def __init__(self, linear: nn.Linear, law: AdapterSettings, role: _Role) -> None:
@@ -221,11 +236,11 @@ class Directions(nn.Linear):
         self.register_parameter("bias", None)
         self.law, self.role = law, role
         self.sampling: _SamplingState | None = None
-        self.recomputed: _SamplingState | None = None
+        self.passes, self.recorded = PassRecord[_SamplingState | None](), False
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the draws of a block, which end with it."""
-        return self.__dict__ | {"sampling": None, "recomputed": None}
+        return self.__dict__ | {"sampling": None, "passes": PassRecord(), "recorded": False}
 
     def draw(self, samples: int, generator: Generator) -> Tensor:
         """Draws independent coefficients (samples, r) on the CPU."""
@@ -240,9 +255,7 @@ class Directions(nn.Linear):
         ones are parts of a row.
         """
         directions = super().forward(inputs)
-        if not _in_backward():
-            self.recomputed = self.sampling
-        state = self.recomputed
+        state = self._state_of_pass()
         if state is None and not self.training:
             return directions
         coefficients = None
@@ -255,37 +268,26 @@ class Directions(nn.Linear):
             coefficients = self.draw(samples, torch.default_generator)
         coefficients = coefficients.to(directions)
         if state is not None and len(coefficients) > 1:
-            coefficients = state.of_rows(coefficients, len(directions))
+            coefficients = state.of_rows(self, coefficients, len(directions))
         return directions * coefficients.view(-1, *[1] * (directions.ndim - 2), self.out_features)
 
-
-def _in_backward() -> bool:
-    """True in a backward pass, where activation checkpointing runs forward passes again."""
-    return torch._C._current_graph_task_id() >= 0
+    def _state_of_pass(self) -> _SamplingState | None:
+        """`sampling`, or that of the pass which activation checkpointing runs again."""
+        if in_backward():
+            try:
+                return self.passes.again()
+            except SettingsError:
+                if self.training or self.recorded:
+                    raise
+                return None
+        self.recorded = self.training or self.sampling is not None
+        if self.recorded:
+            self.passes.add(self.sampling)
+        return self.sampling
 
 
 def _directions(model: nn.Module) -> list[Directions]:
     return [module for module in model.modules() if isinstance(module, Directions)]
-
-
-def _keep_sampling(model: nn.Module, _: object, output: object) -> None:
-    """Lets a backward pass compute this pass again with its coefficients; a hook of the base model.
-
-    Of several passes in one graph, autograd finishes the last one first.
-    """
-    values = [value for value in tree_flatten(output)[0] if isinstance(value, Tensor)]
-    values = [value for value in values if value.requires_grad]
-    layers = _directions(model) if values and not _in_backward() else []
-    if not layers:
-        return
-    state = layers[0].sampling
-
-    def resume(_: Tensor) -> None:
-        for directions in layers:
-            directions.recomputed = state
-
-    for value in values:
-        value.register_hook(resume)
 
 
 class _EulerLoraLinear(Linear):
@@ -311,10 +313,6 @@ class _EulerLoraModel(LoraModel):
     target_module_mapping: dict[str, Sequence[str]] = {
         kind: names for kinds, names in _TARGETS.items() for kind in kinds
     }
-
-    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        super().__init__(model, *args, **kwargs)
-        model.register_forward_hook(_keep_sampling)
 
     def _prepare_adapter_config(self, peft_config: Any, model_config: Any) -> Any:
         kind = model_config.get("model_type")
@@ -413,19 +411,27 @@ def draw_coefficients(
     """
     if samples < 1:
         raise SettingsError(f"samples: expected at least 1, got {samples}")
-    active = _active(model)
+    return _drawn(_active(model), samples, seed)
+
+
+def _drawn(
+    layers: Mapping[str, Directions], samples: int, seed: int | Sequence[int]
+) -> dict[str, Tensor]:
     seeds = [seed] if isinstance(seed, int) else list(seed)
     generators = [Generator().manual_seed(value) for value in seeds]
     return {
         name: torch.cat([directions.draw(samples, generator) for generator in generators])
-        for name, directions in active.items()
+        for name, directions in layers.items()
     }
 
 
-def _active(model: nn.Module) -> dict[str, Directions]:
-    """The matrices A of the active adapters by name, adapter by adapter."""
+def _active(model: nn.Module, adapters: Sequence[str] | None = None) -> dict[str, Directions]:
+    """The matrices A of adapters by name, adapter by adapter; of the active ones if None."""
     layers = {n: m for n, m in model.named_modules() if isinstance(m, _EulerLoraLinear)}
-    adapters = dict.fromkeys(name for layer in layers.values() for name in layer.active_adapters)
+    if adapters is None:
+        adapters = list(
+            dict.fromkeys(name for layer in layers.values() for name in layer.active_adapters)
+        )
     active = {
         f"{name}.lora_A.{adapter}": cast(Directions, layer.lora_A[adapter])
         for adapter in adapters
@@ -445,6 +451,7 @@ def sampling(
     samples: int = 4,
     seed: int | Sequence[int] | None = 0,
     coefficients: Mapping[str, Tensor] | None = None,
+    by_example: bool = False,
 ) -> Iterator[None]:
     """Samples the active adapters of a model in the block.
 
@@ -452,8 +459,10 @@ def sampling(
     the output is sample s of example i. With one row for each example, `model.generate` works too.
     A loss computed by the model is the mean over all rows: the paper's objective.
 
-    The draws of a pass are part of its graph: a backward pass may follow after the block, also with
-    activation checkpointing. An adapter that becomes active in the block is sampled too.
+    A backward pass may follow after the block, also with activation checkpointing of layers; with
+    `torch.utils.checkpoint` around the model, in the block. For it, a pass draws numbers from
+    torch's default generator. An adapter that becomes active in the block is sampled too, as are
+    those of PEFT's `adapter_names`, whose draws are those of the adapter alone.
 
     Args:
         model: With at least one active adapter, and none merged.
@@ -462,9 +471,14 @@ def sampling(
             the rest of the batch. None draws for the whole batch, anew in every pass, from torch's
             default generator.
         coefficients: Given ones instead, as `draw_coefficients` returns them.
+        by_example: Output tensors are (examples, samples, ...) instead of (rows, ...), as
+            `Trainer.predict` and `gather_for_metrics` of accelerate require, which keep as many
+            entries as there are examples.
 
     Raises:
-        SettingsError: For a model without an active or with a merged adapter.
+        SettingsError: For a model without an active or with a merged adapter; and for several
+            samples in evaluation mode without `by_example` in a loop of accelerate that would drop
+            rows.
     """
     layers = _directions(model)
 
@@ -483,16 +497,45 @@ def sampling(
         for directions in layers:
             directions.sampling = state
 
+    def mixed(names: Sequence[str]) -> dict[str, Any]:
+        """The state's fields for an adapter of each example."""
+        if coefficients is not None:
+            raise SettingsError("adapter_names: expected none with given coefficients")
+        drawn: dict[Directions, Tensor] = {}
+        members: dict[Directions, Tensor] = {}
+        for adapter in dict.fromkeys(names):
+            if adapter == _BASE_MODEL:
+                continue
+            active = _active(model, [adapter])
+            rows = [index for index, name in enumerate(names) if name == adapter]
+            members |= dict.fromkeys(active.values(), torch.tensor(rows))
+            if seed is not None:
+                of_adapter = _drawn(active, samples, seed)
+                drawn |= {active[name]: values for name, values in of_adapter.items()}
+        return {"coefficients": drawn, "members": members}
+
     def repeat(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Repeats every tensor of the batch for each sample."""
+        nonlocal examples
         tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
         if not tensors or not tensors[0].ndim:
             raise SettingsError("sampling: expected a batch of tensors as arguments, got none")
-        count = len(tensors[0])
-        drawn = state.coefficients
-        if drawn and list(drawn) != list(_active(model).values()):
-            drawn = draw()
-        begin(replace(state, coefficients=drawn, rows=count * samples))
+        examples = count = len(tensors[0])
+        if samples > 1 and not by_example and not model.training and _is_cut_by_accelerate(count):
+            raise SettingsError(
+                "sampling: expected by_example=True in Trainer.predict and other loops of "
+                "accelerate, which keep one entry for each example of the last batch"
+            )
+        names = kwargs.get("adapter_names")
+        if names is not None:
+            names = [name for name in names for _ in range(samples)]
+            kwargs = kwargs | {"adapter_names": names}
+            begin(replace(state, rows=count * samples, **mixed(names)))
+        else:
+            drawn = state.coefficients
+            if drawn and list(drawn) != list(_active(model).values()):
+                drawn = draw()
+            begin(replace(state, coefficients=drawn, rows=count * samples))
 
         def repeated(value: object) -> object:
             if isinstance(value, Tensor) and value.ndim and len(value) == count:
@@ -501,14 +544,40 @@ def sampling(
 
         return cast(tuple[Any, Any], tree_map(repeated, (args, kwargs)))
 
+    def regroup(_: nn.Module, __: object, output: object) -> object:
+        """Gives the rows of an example a dimension of their own."""
+
+        def regrouped(value: object) -> object:
+            if isinstance(value, Tensor) and value.ndim and len(value) == examples * samples:
+                return value.unflatten(0, (examples, samples))
+            return value
+
+        return tree_map(regrouped, output)
+
+    examples = 0
     state = _SamplingState(samples, draw, draw())
-    handle = model.register_forward_pre_hook(repeat, with_kwargs=True)
+    handles = [model.register_forward_pre_hook(repeat, with_kwargs=True)]
+    if by_example:
+        handles.append(model.register_forward_hook(regroup))
     try:
         begin(state)
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         begin(None)
+
+
+def _is_cut_by_accelerate(count: int) -> bool:
+    """True in a loop of accelerate with batches of `count` whose last batch is smaller.
+
+    Its `gather_for_metrics` cuts each tensor of the last batch to the number of examples.
+    """
+    loader = GradientState().active_dataloader
+    remainder = getattr(loader, "remainder", 0)
+    if loader is None or remainder <= 0:
+        return False
+    return count in (remainder, loader.total_batch_size // PartialState().num_processes)
 
 
 def _register() -> None:

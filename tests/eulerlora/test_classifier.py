@@ -13,6 +13,7 @@ from timm.models import eva as timm_eva
 from timm.models import vision_transformer as timm_vit
 from torch import Generator, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.models import VisionTransformer
 
@@ -125,6 +126,50 @@ def test_only_adapters_and_heads_are_trained(model) -> None:
     trajectory_loss(model(IMAGES, mode="stoch"), torch.tensor([0, 1, 2])).backward()
     gradients = {n for n, p in model.named_parameters() if p.grad is not None}
     assert gradients == {n for n, p in model.named_parameters() if "backbone" not in n}
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("seeded", [True, False])
+def test_activation_checkpointing_leaves_the_gradients(
+    model, seeded: bool, reentrant: bool
+) -> None:
+    """Also of several passes of one generator in a graph, with the loss in the second run."""
+    images, labels = IMAGES.clone().requires_grad_(), torch.tensor([0, 1, 2])
+    gradients = []
+    for checkpointing in (False, True):
+        torch.manual_seed(5)
+        generator = Generator().manual_seed(3) if seeded else None
+
+        def loss(images: torch.Tensor, generator: Generator | None = generator) -> torch.Tensor:
+            logits = model(images, mode="stoch", samples=2, generator=generator)
+            return trajectory_loss(logits, labels)
+
+        model.zero_grad()
+        total = torch.zeros(())
+        for _ in range(2):
+            if checkpointing:
+                total = total + checkpoint(loss, images, use_reentrant=reentrant)
+            else:
+                total = total + loss(images)
+        total.backward()
+        gradients.append([p.grad for n, p in model.named_parameters() if "backbone" not in n])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing_that_would_draw_anew_is_refused(model, reentrant: bool) -> None:
+    images = IMAGES.clone().requires_grad_()
+    options = {"use_reentrant": reentrant, "preserve_rng_state": False}
+    logits = checkpoint(lambda x: model(x, mode="stoch"), images, **options)
+    with pytest.raises(SettingsError, match="preserve_rng_state"):
+        logits.sum().backward()
+
+
+def test_a_prediction_of_a_generator_leaves_that_of_torch(model) -> None:
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        model.eval()(IMAGES, mode="stoch", generator=Generator())
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_the_trajectories() -> None:

@@ -19,6 +19,7 @@ from peft import (
 )
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from eulerlora.peft import EulerLoraConfig, draw_coefficients, sampling
 from eulerlora_contract.errors import SettingsError
@@ -194,6 +195,97 @@ def test_activation_checkpointing_leaves_the_gradients(
         loss(model).backward()
         gradients.append([p.grad for n, p in model.named_parameters() if "lora_" in n])
     torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_around_the_model_leaves_the_gradients(
+    model: PeftModel, reentrant: bool, training: bool
+) -> None:
+    """Several blocks and passes in one graph, whose second runs contain the loss."""
+    model.train(training)
+    images = IMAGES.clone().requires_grad_()
+
+    def loss(images: Tensor) -> Tensor:
+        return model(pixel_values=images).logits.square().mean()
+
+    gradients = []
+    for checkpointing in (False, True):
+        model.zero_grad()
+        torch.manual_seed(5)
+        total = loss(images)
+        for seed in (3, None, 4):
+            with sampling(model, 2, seed):
+                for batch in (images, images[:2]):
+                    if checkpointing:
+                        part = checkpoint(loss, batch, use_reentrant=reentrant)
+                    else:
+                        part = loss(batch)
+                    total = total + part
+        with sampling(model, 2, 3):
+            total.backward()
+        gradients.append([p.grad for n, p in model.named_parameters() if "lora_" in n])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_that_cannot_repeat_the_draws_is_refused(
+    model: PeftModel, reentrant: bool
+) -> None:
+    images = IMAGES.clone().requires_grad_()
+    options = {"use_reentrant": reentrant}
+
+    def logits(images: Tensor) -> Tensor:
+        return model(pixel_values=images).logits
+
+    with sampling(model, 2):
+        after = checkpoint(logits, images, **options)
+        anew = checkpoint(logits, images, **options, preserve_rng_state=False)
+        with pytest.raises(SettingsError, match="preserve_rng_state"):
+            anew.sum().backward()
+    with pytest.raises(SettingsError, match="block of sampling"):
+        after.sum().backward()
+    anew = checkpoint(logits, images, **options, preserve_rng_state=False)
+    model.train()
+    anew = checkpoint(logits, images, **options, preserve_rng_state=False)
+    with pytest.raises(SettingsError, match="preserve_rng_state"):
+        anew.sum().backward()
+
+
+def test_each_example_has_the_draws_of_its_adapter(model: PeftModel) -> None:
+    model.add_adapter("other", EulerLoraConfig(r=3, modules_to_save=["classifier"]))
+    randomised(model)
+    names = ["other", "default", "__base__"]
+    for seed in (7, [7, 8, 9]):
+        with torch.no_grad(), sampling(model, 2, seed):
+            mixed = model(pixel_values=IMAGES, adapter_names=names).logits.unflatten(0, (3, 2))
+        for index, name in enumerate(names[:2]):
+            model.set_adapter(name)
+            torch.testing.assert_close(mixed[index], sampled(model, samples=2, seed=seed)[index])
+        with model.disable_adapter():
+            torch.testing.assert_close(mixed[2], logits_of(model)[2].expand(2, -1))
+    given = draw_coefficients(model, 2)
+    with (
+        sampling(model, 2, coefficients=given),
+        pytest.raises(SettingsError, match="adapter_names"),
+    ):
+        model(pixel_values=IMAGES, adapter_names=names)
+
+
+def test_trainer_predicts_all_samples_of_all_examples(model: PeftModel, tmp_path: Path) -> None:
+    """Its last batch of 2 is smaller than the others."""
+    images = torch.rand(6, 3, 16, 16, generator=Generator().manual_seed(0))
+    data = [{"pixel_values": image, "labels": 0} for image in images]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), per_device_eval_batch_size=4, report_to="none", use_cpu=True
+    )
+    trainer = transformers.Trainer(model=model, args=arguments)
+    with sampling(model, samples=4), pytest.raises(SettingsError, match="by_example"):
+        trainer.predict(data)
+    with sampling(model, samples=4, by_example=True):
+        predicted = trainer.predict(data).predictions
+    assert predicted.shape == (6, 4, 3)
+    torch.testing.assert_close(torch.from_numpy(predicted), sampled(model, images, samples=4))
 
 
 def test_a_saved_adapter_gives_the_same_samples(model: PeftModel, vit, tmp_path: Path) -> None:
