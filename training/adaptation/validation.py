@@ -56,7 +56,7 @@ class EpochValidation:
         )
 
     def validate(self) -> None:
-        """Measures the epoch that has ended; keeps its adapters if none before had a lower NLL."""
+        """Measures the epoch that has ended; keeps its adapters if it is the best one so far."""
         epoch = int(self.tensors["epoch"])
         for mode in self.modes:
             metrics = classification_metrics(
@@ -65,8 +65,7 @@ class EpochValidation:
             for metric in _EPOCH_METRICS:
                 self.tensors[f"{mode}.{metric}.by_epoch"][epoch] = metrics[metric].item()
         self.tensors["epoch"] += 1
-        losses = self.tensors["det.nll.by_epoch"]
-        if losses[epoch] == losses[: epoch + 1].min():
+        if self._best() == epoch + 1:
             for name, parameter in self._kept():
                 self.tensors[f"kept.{name}"].copy_(parameter.detach())
 
@@ -102,9 +101,9 @@ class EpochValidation:
         }
 
     def _best(self) -> int:
-        """The epoch with the lowest NLL, counted from 1; 0 before the first."""
+        """The first epoch with the lowest NLL, counted from 1; 0 before the first."""
         losses = self.tensors["det.nll.by_epoch"][: int(self.tensors["epoch"])]
-        return int(losses.argmin()) + 1 if len(losses) else 0
+        return int(losses.nan_to_num(nan=torch.inf).argmin()) + 1 if len(losses) else 0
 
     def _kept(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.network.adapter_parameters()) if self.keep_best else []

@@ -213,10 +213,12 @@ class ProbeComparison:
     accuracy_difference: Estimate | None
 
     @property
-    def verdict(self) -> Literal["better", "no difference shown", "worse"]:
+    def verdict(self) -> Literal["better", "no difference shown", "worse", "not tested"]:
         """By the interval of the NLL, which measures probabilities and not only labels."""
         nll = self.nll_difference
-        if nll is None or not nll.differs:
+        if nll is None or nll.low is None:
+            return "not tested"
+        if not nll.differs:
             return "no difference shown"
         return "better" if nll.value < 0 else "worse"
 

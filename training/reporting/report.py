@@ -16,6 +16,7 @@ from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write, changed_folder
 from eulerlora_contract.printable import printable
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
+from training.evaluation.intervals import MIN_CLUSTERS
 from training.evaluation.report_schema import (
     JSON,
     ModeReport,
@@ -180,7 +181,7 @@ def summary_sections(report: Report) -> list[str]:
     first, *others = report.modes
     notes = "\n".join(f"- {printable(note)}" for note in report.notes)
     sections = [data_summary(report), notes, metrics_table(report)]
-    sections += [_difference(first, mode) for mode in others]
+    sections += [_difference(first, mode, report.clusters) for mode in others]
     if report.probe is not None:
         sections.append(probe_note(report.probe))
     return [section for section in [*sections, intervals_note(report)] if section]
@@ -198,8 +199,9 @@ def probe_note(probe: ProbeComparison) -> str:
     basis = f"{probe.images:,} test images of {probe.groups:,} groups"
     started = f"the linear probe that the training started from (accuracy {probe.accuracy:.3f})"
     nll, accuracy = probe.nll_difference, probe.accuracy_difference
-    if nll is None or nll.low is None or accuracy is None:
-        return f"No difference to {started} is shown: too few groups for an interval ({basis})"
+    if probe.verdict == "not tested" or nll is None or accuracy is None:
+        reason = _no_interval(probe.groups)
+        return f"Not tested against {started}: {reason} ({basis})"
     verdict = {
         "better": f"Better than {started}",
         "no difference shown": f"No difference to {started} is shown",
@@ -209,6 +211,12 @@ def probe_note(probe: ProbeComparison) -> str:
         f"{verdict}: NLL {nll.text('+.3f')}, accuracy {accuracy.text('+.3f')} (paired 95% "
         f"intervals, {basis})"
     )
+
+
+def _no_interval(groups: int) -> str:
+    if groups < MIN_CLUSTERS:
+        return f"fewer than {MIN_CLUSTERS} groups give no interval"
+    return "the difference is the same in all resamples, which gives no interval"
 
 
 def seen_note(report: Report) -> str:
@@ -286,12 +294,15 @@ def _resemblance_note(report: Report) -> str:
     )
 
 
-def _difference(first: ModeReport, mode: ModeReport) -> str:
+def _difference(first: ModeReport, mode: ModeReport, groups: int) -> str:
     nll = mode.difference.get("nll")
     if nll is None:
         return ""
     result = f"No difference in NLL between mode {mode.title} and mode {first.title} is shown"
-    if nll.differs:
+    if nll.low is None:
+        reason = _no_interval(groups)
+        result = f"Mode {mode.title} is not tested against mode {first.title}: {reason}"
+    elif nll.differs:
         relation = "higher" if nll.value > 0 else "lower"
         result = f"Mode {mode.title} has a {relation} NLL than mode {first.title}"
     differences = enumeration(

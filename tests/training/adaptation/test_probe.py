@@ -3,6 +3,8 @@
 The metrics of every epoch, and the adapters of the epoch with the lowest validation loss.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -34,6 +36,7 @@ from training.data.images import ImageParts, LabelledImage
 from training.evaluation.evaluate import EvaluatedSet
 from training.evaluation.report_schema import ProbeComparison
 from training.recipe.schema import AdapterTraining
+from training.reporting.report import probe_note
 
 CPU = torch.device("cpu")
 
@@ -182,7 +185,8 @@ def test_a_comparison_with_a_probe_is_paired_and_by_group() -> None:
     assert comparison((probe + noise).log_softmax(dim=-1)).verdict == "no difference shown"
     few = comparison(better, 38)
     assert few.nll_difference is not None
-    assert (few.nll_difference.low, few.verdict) == (None, "no difference shown")
+    assert (few.nll_difference.low, few.verdict) == (None, "not tested")
+    assert "fewer than 20 groups" in probe_note(few)
 
 
 def test_features_and_validation_hold_one_batch_of_images(
@@ -248,6 +252,27 @@ def test_the_adapters_with_the_lowest_loss_are_restored() -> None:
     assert result["validation_images"] == 9
     assert torch.equal(network.heads.weight, weights[lowest])
     assert lowest != 3
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [((0.7, 0.5, 0.5), 2), ((0.5, 0.5), 1), ((math.nan, 0.5), 2), ((0.5, math.nan), 1)],
+)
+def test_the_reported_epoch_is_the_kept_one_also_of_equal_or_undefined_losses(
+    losses: Sequence[float], best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = random_network()
+    validation = EpochValidation(network, IMAGES, epochs=len(losses))
+    for epoch, loss in enumerate(losses, start=1):
+        metrics = dict.fromkeys(("nll", "accuracy", "ece", "brier"), np.array([loss]))
+        monkeypatch.setattr(
+            "training.adaptation.validation.classification_metrics", lambda *_, m=metrics: m
+        )
+        with torch.no_grad():
+            network.heads.weight.fill_(epoch)
+        validation.validate()
+    assert validation.last["best_epoch"] == validation.result()["best_epoch"] == best
+    assert (network.heads.weight == best).all()
 
 
 def test_the_state_continues_in_another_process() -> None:

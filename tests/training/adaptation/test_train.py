@@ -330,7 +330,7 @@ def test_no_epoch_leaves_the_probe_that_starts_a_training(
                        *set_options(settings), *ONE_THRESHOLD)  # fmt: skip
         assert "data: set, image folder; 3 classes" in done.out
         assert "test accuracy, det: " in done.out
-        assert "verdict: No difference to the linear probe" in done.out
+        assert "verdict: Not tested against the linear probe" in done.out
         assert "linear probe that the training started from" in (out / "README.md").read_text()
         assert f"next: eulerlora serve {out}" in done.out
         assert f"eulerlora policy fit {out}" in done.out

@@ -113,6 +113,11 @@ def test_a_mode_is_compared_with_the_first_one_on_the_same_images() -> None:
     assert "higher NLL" not in text
     assert "lower NLL" not in text
     assert "less those" not in markdown(replace(REPORT, modes=[det]))
+    untested = replace(stoch, difference=dict(stoch.difference) | {"nll": Estimate(0.1)})
+    for clusters, reason in ((19, "fewer than 20 groups"), (20, "the same in all resamples")):
+        text = markdown(replace(REPORT, modes=[det, untested], clusters=clusters))
+        assert f"is not tested against mode det: {reason}" in text.replace("the difference is ", "")
+        assert "No difference" not in text
 
 
 def test_without_target_classes_groups_have_no_sensitivity() -> None:
