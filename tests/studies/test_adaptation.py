@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_members_share_no_seed_and_the_first_has_that_of_the_run() -> None:
     assert len(set(seeds)) == 16
 
 
-def test_stored_values_give_the_metrics_of_the_mean_probability(tmp_path) -> None:
+def test_stored_values_give_the_metrics_of_the_mean_probability(tmp_path: Path) -> None:
     folder, random = Folder(tmp_path), np.random.default_rng(0)
     members = [Run("claims", "lora", 0.3, 1e-3, 0, member) for member in range(2)]
     folder.logits(members[0]).parent.mkdir()

@@ -7,16 +7,19 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from studies.adaptation import read_results
 from studies.adaptation_results import (
     GAIN_ARMS,
+    RESULTS,
+    Difference,
     by_seed,
     chosen_gain,
     claims_table,
-    difference,
     draw_curve,
     gain_table,
     highest_rate,
     nll_by_rate,
+    secondary_table,
 )
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
@@ -63,11 +66,12 @@ def test_the_highest_rate_is_within_the_tolerance_of_the_best(gains) -> None:
 
 def test_a_difference_is_paired_by_seed_with_students_interval() -> None:
     first, second = {0: 1.0, 42: 1.2, 7: 9.0}, {0: 0.9, 42: 1.0, 8: 0.0}
-    seeds, text = difference(first, second)
+    test = Difference.of(first, second)
     expected = stats.ttest_rel([1.0, 1.2], [0.9, 1.0])
     low, high = expected.confidence_interval()
-    assert (seeds, text) == (2, f"+0.1500 ({low:+.4f} to {high:+.4f})")
-    assert difference(first, {0: 1.0})[0] == 1
+    assert (test.seeds, str(test)) == (2, f"+0.1500 ({low:+.4f} to {high:+.4f})")
+    assert test.p == pytest.approx(expected.pvalue)
+    assert Difference.of(first, {0: 1.0}).seeds == 1
 
 
 def test_metrics_of_claims_are_by_arm_mode_and_seed() -> None:
@@ -81,3 +85,11 @@ def test_metrics_of_claims_are_by_arm_mode_and_seed() -> None:
 def test_the_curve_is_drawn(gains, tmp_path: Path) -> None:
     draw_curve(gains, 0.3, tmp_path / "curve.svg")
     assert b"<svg" in (tmp_path / "curve.svg").read_bytes()
+
+
+def test_no_secondary_difference_of_the_stored_results_is_shown() -> None:
+    """As README, docs/choose.md, docs/results and studies/README.md say."""
+    stored = [r for path in sorted(RESULTS.glob("adaptation*.jsonl")) for r in read_results(path)]
+    rows = secondary_table(stored).splitlines()[2:]
+    assert len(rows) == 40
+    assert min(float(row.split("|")[-2]) for row in rows) == 0.073
