@@ -75,7 +75,7 @@ class AdaptedClassifier(nn.Module):
 
         Args:
             images: (n, 3, size, size), prepared and normalised as for the original network; of
-                the parameters' type, float32.
+                float32.
             mode: `det`, one trajectory for each adapter; or `stoch`, `samples` for each.
             samples: Of each adapter in `stoch`, 4 by default; None in `det`.
             generator: Of the draws, which all images share, on the CPU; None for torch's default
@@ -87,12 +87,12 @@ class AdaptedClassifier(nn.Module):
             SettingsError: For an unknown mode, samples below 1, or samples in `det`; and in the
                 backward pass of `torch.utils.checkpoint` with `preserve_rng_state=False`.
         """
-        backbone = self.network.backbone
-        size, dtype = backbone.settings.image_size, backbone.class_token.dtype
+        self._check_type()
+        size = self.network.backbone.settings.image_size
         shape = shape_of(images)
-        if shape[1:] != (3, size, size) or not shape[0] or images.dtype != dtype:
+        if shape[1:] != (3, size, size) or not shape[0] or images.dtype != torch.float32:
             raise ImageError(
-                f"expected images (n, 3, {size}, {size}) of {dtype}, n at least 1, got "
+                f"expected images (n, 3, {size}, {size}) of torch.float32, n at least 1, got "
                 f"{kind_of(images)}"
             )
         self._count_values(images)
@@ -111,6 +111,14 @@ class AdaptedClassifier(nn.Module):
         rows = Rows.of([samples] * count, self.network.settings.adapters).to(images.device)
         logits: Tensor = self.network(images, rows, draws.to(images).repeated(count))
         return logits.view(count, -1, len(self.classes))
+
+    def _check_type(self) -> None:
+        for parameter in self.parameters():
+            if parameter.dtype != torch.float32:
+                raise SettingsError(
+                    f"model: expected float32 parameters, got {parameter.dtype}; call float(), and "
+                    "train in torch.autocast for half precision"
+                )
 
     def _seed(self, generator: Generator | None) -> int:
         """Draws the seed of a pass, or repeats it if activation checkpointing runs it again."""
@@ -161,6 +169,7 @@ class AdaptedClassifier(nn.Module):
             CheckpointError: If the folder is not empty.
             StorageError: For a full disk.
         """
+        self._check_type()
         size = self.network.backbone.settings.image_size
         prepared = self.preprocessing
         if preprocessing is not None:
@@ -301,10 +310,8 @@ def adapt(
         raise SettingsError(f"classes: expected at least 2 different classes, got {classes}")
     values = {"rank": rank, "adapters": adapters, "min_rank": min_rank, "steps": steps}
     settings = validated(AdapterSettings, values | {"scale": scale, "init_gain": init_gain})
-    device = next(vit.parameters()).device
-    if any(parameter.dtype != torch.float32 for parameter in vit.parameters()):
-        raise SettingsError("vit: expected float32 parameters")
     backbone, library = backbone_of_module(vit)
+    device = backbone.class_token.device
     if image_size is not None:
         backbone = at_image_size(backbone, image_size)
     size = backbone.settings.image_size

@@ -390,7 +390,9 @@ def backbone_of_module(vit: nn.Module) -> tuple[VisionTransformer, _Library]:
     The features of the copy are compared with those of `vit` on two random images. Raises
     SettingsError if they differ, and for another network.
     """
+    _check_plain(vit)
     library = _library_of(vit)
+    _check_square(vit, library)
     backbone = _copied(vit, library).to(next(vit.parameters()).device).eval()
     _check_features(vit, backbone, library)
     return backbone, library
@@ -427,6 +429,86 @@ def _folder_of(vit: Any) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
+_WRAPPERS = {
+    "OptimizedModule": ("a compiled network", "vit._orig_mod"),
+    "DataParallel": ("a network in DataParallel", "vit.module"),
+    "DistributedDataParallel": ("a network in DistributedDataParallel", "vit.module"),
+    "FullyShardedDataParallel": ("a sharded network", "the network before sharding"),
+    "AdaptedClassifier": ("a network that has adapters", "the network that adapt got"),
+    "Sequential": ("several modules in a row", "the Vision Transformer alone"),
+}
+"""Modules around a network by their class: what they are, and what to give instead."""
+_LIBRARIES = "a Vision Transformer of torchvision, timm or transformers"
+
+
+def _check_plain(vit: object) -> None:
+    """Raises SettingsError if the parameters of `vit` are not those of a network of a library."""
+    if not isinstance(vit, nn.Module):
+        raise SettingsError(f"vit: expected {_LIBRARIES}, got {type(vit).__name__}")
+    name = next((kind.__name__ for kind in type(vit).__mro__ if kind.__name__ in _WRAPPERS), None)
+    if name is not None and type(vit).__module__.partition(".")[0] in ("torch", "eulerlora"):
+        kind, inner = _WRAPPERS[name]
+        raise SettingsError(f"vit: expected {_LIBRARIES}, got {kind}; give {inner}")
+    if isinstance(vit, torch.jit.ScriptModule):
+        raise SettingsError(f"vit: expected {_LIBRARIES}, got a TorchScript module")
+    homes = {part for module in vit.modules() for part in type(module).__module__.split(".")}
+    if "peft" in homes:
+        raise SettingsError(
+            "vit: expected a network without adapters, got layers of PEFT; give "
+            "vit.merge_and_unload() to keep what they learned, or vit.unload()"
+        )
+    if homes & {"quantized", "bitsandbytes", "torchao", "auto_gptq", "awq", "quanto"}:
+        raise SettingsError(
+            "vit: expected float32 parameters, got quantised layers; load it without quantisation"
+        )
+    if "parametrize" in homes or torch.nn.utils.parametrize.is_parametrized(vit):
+        raise SettingsError(
+            "vit: expected plain parameters, got parametrised ones; remove them with "
+            "torch.nn.utils.parametrize.remove_parametrizations"
+        )
+    parameters = list(vit.parameters())
+    if not parameters:
+        raise SettingsError(
+            f"vit: expected {_LIBRARIES}, got {type(vit).__name__} without parameters"
+        )
+    types = sorted({str(parameter.dtype) for parameter in parameters} - {str(torch.float32)})
+    if types:
+        quantised = not all(parameter.is_floating_point() for parameter in parameters)
+        way = "load it without quantisation" if quantised else "give vit.float()"
+        raise SettingsError(f"vit: expected float32 parameters, got {', '.join(types)}; {way}")
+    devices = sorted({str(parameter.device) for parameter in parameters})
+    if len(devices) > 1:
+        raise SettingsError(
+            f"vit: expected one device, got {', '.join(devices)}; use vit.to(device)"
+        )
+    if devices == ["meta"]:
+        raise SettingsError("vit: expected weights, got parameters on the device meta; load them")
+    if not all(parameter.isfinite().all() for parameter in parameters):
+        raise SettingsError("vit: expected finite parameters, got NaN or infinity")
+
+
+def _check_square(vit: Any, library: _Library) -> None:
+    """Raises SettingsError for rectangular images or patches, and for other channels than three."""
+    if library == "torchvision":
+        return  # it has squares only
+    if library == "timm":
+        source, names = getattr(vit, "patch_embed", None), ("img_size", "patch_size")
+        channels = getattr(getattr(source, "proj", None), "in_channels", 3)
+    else:
+        source = getattr(vit.config, "vision_config", vit.config)
+        names = ("image_size", "patch_size")
+        channels = getattr(source, "num_channels", 3)
+    for name in names:
+        size = getattr(source, name, None)
+        if isinstance(size, list | tuple) and len(set(size)) != 1:
+            raise SettingsError(
+                f"vit: expected square images and patches, got {name}={tuple(size)}; rectangular "
+                "ones are not supported"
+            )
+    if channels != 3:
+        raise SettingsError(f"vit: expected images of 3 channels, got {channels}")
+
+
 def _library_of(vit: nn.Module) -> _Library:
     modules = {kind.__module__.partition(".")[0] for kind in type(vit).__mro__}
     if "torchvision" in modules and hasattr(vit, "conv_proj"):
@@ -436,8 +518,7 @@ def _library_of(vit: nn.Module) -> _Library:
     if "transformers" in modules:
         return "transformers"
     raise SettingsError(
-        "vit: expected a Vision Transformer of torchvision, timm or transformers, got "
-        f"{type(vit).__module__}.{type(vit).__name__}"
+        f"vit: expected {_LIBRARIES}, got {type(vit).__module__}.{type(vit).__name__}"
     )
 
 

@@ -1,6 +1,7 @@
 """`adapt` on the Vision Transformers of torchvision, timm and transformers."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import timm
 import torch
 import transformers
+from peft import LoraConfig, get_peft_model
 from timm.models import eva as timm_eva
 from timm.models import vision_transformer as timm_vit
 from torch import Generator, nn
@@ -24,6 +26,7 @@ from eulerlora_contract.errors import EulerLoRAError, ImageError, SettingsError
 from tests.eulerlora.exchange.sources import (
     MODELS,
     PATCH,
+    SHAPE,
     SIZE,
     TIMM,
     WIDTH,
@@ -240,6 +243,27 @@ class Changed(VisionTransformer):
         return 2 * patches
 
 
+def of_transformers(**options: object) -> Any:
+    return transformers.ViTModel(transformers.ViTConfig(**SHAPE | options, intermediate_size=24))
+
+
+def with_lora(vit: Any) -> Any:
+    return get_peft_model(vit, LoraConfig(target_modules=["q_proj"]))
+
+
+def quantized(vit: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao moves to another package
+        result: nn.Module = torch.ao.quantization.quantize_dynamic(vit, {nn.Linear})
+    return result
+
+
+def not_finite(vit: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        next(vit.parameters()).fill_(torch.nan)
+    return vit
+
+
 @pytest.mark.parametrize(
     ("vit", "options", "key"),
     [
@@ -252,7 +276,27 @@ class Changed(VisionTransformer):
         (of_torchvision, {"classes": [0, 1]}, "name"),
         (of_torchvision, {"classes": "cat"}, "classes"),
         (lambda: nn.Linear(2, 2), {}, "vit"),
-        (lambda: of_torchvision().half(), {}, "float32"),
+        (nn.Identity, {}, "without parameters"),
+        (lambda: "vit_b_16", {}, "got str"),
+        (lambda: of_torchvision().half(), {}, r"float16; give vit\.float"),
+        (lambda: of_torchvision().bfloat16(), {}, r"bfloat16; give vit\.float"),
+        (lambda: of_torchvision().double(), {}, r"float64; give vit\.float"),
+        (lambda: of_torchvision().to("meta"), {}, "device meta"),
+        (lambda: quantized(of_torchvision()), {}, "quantised"),
+        (lambda: torch.compile(of_torchvision()), {}, "_orig_mod"),
+        (lambda: nn.DataParallel(of_torchvision()), {}, r"vit\.module"),
+        (lambda: nn.Sequential(nn.Identity(), of_torchvision()), {}, "several modules"),
+        (lambda: adapt(of_torchvision(), **TINY), {}, "has adapters"),
+        (lambda: with_lora(of_transformers()), {}, "merge_and_unload"),
+        (lambda: with_lora(of_transformers()).base_model.model, {}, "merge_and_unload"),
+        (lambda: of_transformers(image_size=(32, 64)), {}, r"image_size=\(32, 64\)"),
+        (lambda: of_transformers(patch_size=(8, 16)), {}, r"patch_size=\(8, 16\)"),
+        (lambda: of_transformers(num_channels=1), {}, "3 channels"),
+        (lambda: timm_vit.VisionTransformer(**TIMM | {"img_size": (16, 64)}), {}, "square"),
+        (lambda: timm_vit.VisionTransformer(**TIMM | {"patch_size": (8, 16)}), {}, "square"),
+        (lambda: timm_vit.VisionTransformer(**TIMM, in_chans=1), {}, "3 channels"),
+        (lambda: not_finite(of_torchvision()), {}, "finite"),
+        (of_torchvision, {"image_size": (32, 64)}, "image_size"),
         (lambda: randomised(Changed(SIZE, PATCH, 2, 2, WIDTH, 24)), {}, "features"),
         (lambda: timm_vit.VisionTransformer(**TIMM, qk_norm=True), {}, "tensor"),
         (lambda: timm_eva.Eva(**TIMM, use_abs_pos_emb=False, use_rot_pos_emb=True), {}, "rotary"),
@@ -265,6 +309,17 @@ class Changed(VisionTransformer):
 def test_other_networks_and_settings_are_refused(vit, options: dict[str, Any], key: str) -> None:
     with pytest.raises(SettingsError, match=key):
         adapt(vit(), **TINY | options)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_an_adapted_model_of_another_type_is_refused(
+    model, kind: torch.dtype, tmp_path: Path
+) -> None:
+    model.to(kind)
+    with pytest.raises(SettingsError, match="float32"):
+        model(IMAGES.to(kind))
+    with pytest.raises(SettingsError, match="float32"):
+        model.save(tmp_path / "checkpoint", Preprocessing(size=SIZE))
 
 
 @pytest.mark.parametrize(
