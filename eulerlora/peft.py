@@ -480,7 +480,7 @@ def sampling(
             samples in evaluation mode without `by_example` in a loop of accelerate that would drop
             rows.
     """
-    layers = _directions(model)
+    layers, examples = _directions(model), 0
 
     def draw() -> dict[Directions, Tensor]:
         active = _active(model)
@@ -554,7 +554,6 @@ def sampling(
 
         return tree_map(regrouped, output)
 
-    examples = 0
     state = _SamplingState(samples, draw, draw())
     handles = [model.register_forward_pre_hook(repeat, with_kwargs=True)]
     if by_example:
