@@ -250,13 +250,13 @@ def predict_files(
 
     `options`: of `EulerLoRA.predict`. `on_failure`: called with the reason for every file that
     cannot be read. `on_warning`: called once with every other warning, before the first file with
-    that of a missing threshold, and with every colour profile that is ignored.
+    that of a missing threshold, and with every part of a file that is ignored.
     """
     from pydantic_core import to_jsonable_python  # noqa: PLC0415
 
     from eulerlora.answer import response_fields  # noqa: PLC0415
     from eulerlora.images.files import read_image  # noqa: PLC0415 - imports torch
-    from eulerlora_contract.answers import WarningCode, missing_threshold  # noqa: PLC0415
+    from eulerlora_contract.answers import IGNORED_PARTS, missing_threshold  # noqa: PLC0415
 
     remaining, warned = iter(files), set[str]()
     chosen = model.options(options["mode"], options["samples"])
@@ -290,7 +290,7 @@ def predict_files(
         warned |= messages
         for index, (file, warnings) in enumerate(batch):
             for ignored in warnings:
-                if ignored.code == WarningCode.PROFILE_IGNORED:
+                if ignored.code in IGNORED_PARTS:
                     on_warning(f"{file}: {ignored.message}")
             fields = response_fields(prediction, index)
             yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})

@@ -198,7 +198,8 @@ class EulerLoRA:
             images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB, or one of
                 them; or an array (n, height, width, 3); or a floating-point tensor (n, 3, height,
                 width) in [0, 1], without the normalisation of the backbone. Each is read when its
-                batch runs.
+                batch runs. An image that Pillow has opened and not decoded is read as its file;
+                in one that it has decoded, damage and the PNG chunk cICP are no longer known.
             mode: `det`, one pass per adapter; or `stoch`, sampled.
             samples: S per adapter, only in mode `stoch`; `auto` takes 1, 2 or 4 of them, until the
                 label and flags are settled, for a checkpoint with decision margins; None for

@@ -103,18 +103,19 @@ ICC_IDENTIFIER = b"ICC_PROFILE\0"
 
 APP0, APP1, APP2, APP14, LAST_APP = 0xE0, 0xE1, 0xE2, 0xEE, 0xEF
 COMMENT, START_OF_SCAN, END_OF_IMAGE = 0xFE, 0xDA, 0xD9
-_WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD9)}
+_WITHOUT_LENGTH = range(0xD0, 0xD9)
 _FRAMES = {
-    **dict.fromkeys((0xC0, 0xC1, 0xC2, 0xC9, 0xCA), ""),
+    **dict.fromkeys((0xC0, 0xC1, 0xC2), ""),
+    **dict.fromkeys((0xC9, 0xCA), "arithmetic-coded"),  # decoders cannot tell that it is cut
     **dict.fromkeys((0xC3, 0xCB), "lossless"),
     **dict.fromkeys((0xC5, 0xC6, 0xC7, 0xCD, 0xCE, 0xCF), "hierarchical"),
     0xF7: "lossless (JPEG-LS)",
 }
 """Start of frame -> the kind of JPEG, if it is not read (ITU-T T.81, table B.1; T.87)."""
-_PROGRESSIVE = {0xC2, 0xCA}
-_MARKER = re.compile(rb"\xff[^\x00\xff]")
+PROGRESSIVE = 0xC2
+_MARKER = re.compile(rb"\xff[\xc0-\xfe]")  # others are reserved or without a meaning
 _MAX_GAP_BYTES = 2**16  # in a JPEG, of fill bytes and of bytes that belong to no segment
-_MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_MARKER_AFTER_SCAN = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 JFIF, ADOBE = b"JFIF\0", b"Adobe"
 _MIN_JFIF_BYTES, _MIN_ADOBE_BYTES = 14, 12  # below them, libjpeg ignores the segment
 _JFIF_SEGMENT = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
@@ -122,7 +123,9 @@ _ADOBE_SEGMENT = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0"  # without its last byte, 
 RGB, YCC, YCCK = 0, 1, 2
 """Values of the transform (Adobe Technical Note 5116); 0 is CMYK for four components."""
 
-_PNG_DEPTH_AT, PNG_COLOUR_TYPE_AT, _INDEXED = 24, 25, 3
+_PNG_DEPTH_AT, PNG_COLOUR_TYPE_AT, PNG_INTERLACED_AT = 24, 25, 28
+GRAY, COLOURS, INDEXED, GRAY_ALPHA, COLOURS_ALPHA = 0, 2, 3, 4, 6
+"""Colour types of PNG."""
 _PNG_COLOURS = {b"cICP", b"sRGB", b"gAMA", b"cHRM"}
 _PNG_TEXTS = {b"tEXt", b"zTXt", b"iTXt", b"iCCP"}
 ANCILLARY = 0x20  # bit of the first letter of a chunk that a decoder may ignore
@@ -161,10 +164,10 @@ class CodedImage:
         colours: By the name of a PNG chunk; `iCCP` is the ICC profile of any format, unpacked, and
             None if it is damaged.
         sampling: The horizontal and vertical factors of a JPEG's components.
-        has_single_scan: Of a JPEG.
-        depth: Bits per sample of a PNG.
-        transparent: The chunk tRNS of a PNG.
         has_colour_marker: Of a JPEG whose own markers say how colours are stored.
+        depth: Bits per sample of a PNG.
+        transparent: The chunk tRNS of a PNG, without the bits that have no meaning.
+        ignored: Damaged parts that are left out, for people; those of `colours` are None there.
     """
 
     header: ImageHeader
@@ -173,10 +176,10 @@ class CodedImage:
     colours: Mapping[str, bytes | None] = field(default_factory=dict)
     is_animated: bool = False
     sampling: tuple[tuple[int, int], ...] = ()
-    has_single_scan: bool = False
     has_colour_marker: bool = False
     depth: int = 8
     transparent: bytes = b""
+    ignored: tuple[str, ...] = ()
 
 
 def kind_of(data: bytes) -> FileKind | None:
@@ -338,16 +341,16 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
     """
     frame, exif, profile, tables = b"", None, list[bytes](), list[bytes]()
     frame_marker = has_jfif = 0
-    adobe, scans, first_scan, end = None, 0, 0, None
+    adobe, scans, first_scan, end = None, list[bytes](), 0, None
     try:
         for count, segment in enumerate(jpeg_segments(data, to_first_scan)):
             marker = segment.marker
             if count == _MAX_SEGMENTS:
                 raise ImageError(f"expected at most {_MAX_SEGMENTS:,} segments in a JPEG")
             if marker == START_OF_SCAN:
-                scans += 1
+                scans.append(data[segment.start + 2 : segment.end])
                 first_scan = first_scan or segment.start - 2
-                if scans > MAX_SCANS:
+                if len(scans) > MAX_SCANS:
                     raise ImageError(f"expected at most {MAX_SCANS} scans in a JPEG")
             elif marker == END_OF_IMAGE:
                 end = segment.start
@@ -372,6 +375,8 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
     if not scans or not frame or (end is None and not to_first_scan):
         raise broken("JPEG")
     header, sampling = _jpeg_frame(frame_marker, frame)
+    if not to_first_scan and not _has_all_coefficients(frame, scans, header.is_progressive):
+        raise broken("JPEG")
     markers = _JFIF_SEGMENT if has_jfif else b""
     if adobe is not None:
         transform = RGB if adobe == RGB else YCCK if len(sampling) == 4 else YCC
@@ -382,7 +387,6 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
         UPRIGHT if exif is None else exif_orientation(exif),
         {"iCCP": _joined_profile(profile)} if profile else {},
         sampling=sampling,
-        has_single_scan=scans == 1,
         has_colour_marker=markers != b"",
     )
 
@@ -407,7 +411,26 @@ def _jpeg_frame(marker: int, frame: bytes) -> tuple[ImageHeader, tuple[tuple[int
         raise UnsupportedImageError(
             "expected sampling factors that divide the largest ones; others are not supported"
         )
-    return ImageHeader("JPEG", width, height, marker in _PROGRESSIVE), sampling
+    return ImageHeader("JPEG", width, height, marker == PROGRESSIVE), sampling
+
+
+def _has_all_coefficients(frame: bytes, scans: list[bytes], is_progressive: bool) -> bool:
+    """True if every component is in a scan; in a progressive JPEG, all of its bits.
+
+    Decoders do not report a scan that is missing at the end (ITU-T T.81, B.2.3 and G.1.1.1).
+    """
+    missing = {number: {*range(64)} for number in frame[6 : 6 + 3 * frame[5] : 3]}
+    for scan in scans:
+        end = 1 + 2 * (scan[0] if scan else 0)
+        if len(scan) < end + 3:
+            return False
+        first, last, bits = scan[end : end + 3]
+        if not is_progressive:
+            first, last, bits = 0, 63, 0
+        if bits & 15 == 0:
+            for number in scan[1:end:2]:
+                missing.get(number, set()).difference_update(range(first, last + 1))
+    return not any(missing.values())
 
 
 def _joined_profile(parts: list[bytes]) -> bytes | None:
@@ -430,18 +453,16 @@ def _png_size(data: bytes) -> tuple[int, int]:
     return width, height
 
 
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yields kind, start and end of the content of all chunks up to IEND (PNG, 5.3).
 
-    Raises ValueError for a wrong checksum and for a file without IEND.
+    Raises ValueError for a file without IEND.
     """
-    view, position = memoryview(data), len(PNG_SIGNATURE)
+    position = len(PNG_SIGNATURE)
     while position + 12 <= len(data):
         start, end = position + 8, position + 8 + int.from_bytes(data[position : position + 4])
         if end + 4 > len(data):
             break
-        if zlib.crc32(view[start - 4 : end]) != int.from_bytes(data[end : end + 4]):
-            raise ValueError("a checksum is wrong")
         kind = data[start - 4 : start]
         yield kind, start, end
         if kind == b"IEND":
@@ -450,26 +471,43 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     raise ValueError("the file has no end")
 
 
+def has_right_checksum(data: bytes, start: int, end: int) -> bool:
+    """True if the chunk of a PNG with this content is undamaged."""
+    checksum = int.from_bytes(data[end : end + 4])
+    return zlib.crc32(memoryview(data)[start - 4 : end]) == checksum
+
+
 def png_chunk(kind: bytes, content: bytes) -> bytes:
     checksum = zlib.crc32(kind + content)
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
 
 
 def _png(data: bytes) -> CodedImage:
-    """The coded file has the critical chunks and tRNS.
+    """The coded file has the critical chunks.
 
-    Colours and orientation behind the first pixels are ignored, as by browsers.
+    Colours, transparency and orientation behind the first pixels are ignored, as by browsers, and
+    so is a damaged chunk that a decoder does not need.
     """
-    kept, colours, exif, transparent = [PNG_SIGNATURE], dict[str, bytes | None](), None, b""
+    kept, colours, exif, transparent = [PNG_SIGNATURE], dict[str, bytes | None](), None, None
+    ignored = list[str]()
     frames, unpacked, has_palette, has_pixels, is_animated = 0, 0, False, False, False
     most = _MAX_SEGMENTS + len(data) // _BYTES_PER_CHUNK
     try:
-        for count, (kind, start, end) in enumerate(_png_chunks(data)):
+        for count, (kind, start, end) in enumerate(png_chunks(data)):
             if count > most:
                 raise ImageError(f"expected at most {most:,} chunks in a file of this size")
             if (kind == b"IHDR") != (count == 0):
                 raise broken("PNG")
-            if kind == b"tRNS" or not kind[0] & ANCILLARY:
+            if not has_right_checksum(data, start, end):
+                if kind != b"IEND" and not kind[0] & ANCILLARY:
+                    raise broken("PNG")
+                if kind in (b"iCCP", *_PNG_COLOURS):
+                    if not has_pixels:
+                        colours.setdefault(kind.decode(), None)
+                else:
+                    ignored.append("a chunk of the PNG with a wrong checksum is ignored")
+                continue
+            if kind != b"IEND" and not kind[0] & ANCILLARY:
                 kept.append(data[start - 8 : end + 4])
             if kind in _PNG_TEXTS:
                 text = _unpacked(kind, data[start:end])
@@ -482,15 +520,17 @@ def _png(data: bytes) -> CodedImage:
                 if kind == b"iCCP" and not has_pixels:
                     colours.setdefault("iCCP", text)
             elif kind == b"IDAT":
-                if data[PNG_COLOUR_TYPE_AT] == _INDEXED and not has_palette:
+                if data[PNG_COLOUR_TYPE_AT] == INDEXED and not has_palette:
                     raise ImageError("the image has indexed colours but no palette")
                 has_pixels = True
             elif kind == b"PLTE":
                 has_palette = True
             elif kind == b"fdAT":
                 is_animated |= frames > 0
-            elif not has_pixels and kind == b"tRNS":
-                transparent = data[start:end]
+            elif not has_pixels and kind == b"tRNS" and transparent is None:
+                transparent = _transparency(data[start:end], data)
+                if not transparent:
+                    ignored.append("the transparency of the PNG is ignored: it is damaged")
             elif not has_pixels and kind in _PNG_COLOURS:
                 colours.setdefault(kind.decode(), data[start:end])
             elif not has_pixels and kind == b"eXIf" and exif is None:
@@ -502,13 +542,25 @@ def _png(data: bytes) -> CodedImage:
     width, height = _png_size(data)
     return CodedImage(
         ImageHeader("PNG", width, height),
-        b"".join(kept),
+        b"".join((*kept, png_chunk(b"IEND", b""))),
         UPRIGHT if exif is None else exif_orientation(exif),
         colours,
         is_animated=is_animated or frames > 1,
         depth=data[_PNG_DEPTH_AT],
-        transparent=transparent,
+        transparent=transparent or b"",
+        ignored=tuple(dict.fromkeys(ignored)),
     )
+
+
+def _transparency(content: bytes, data: bytes) -> bytes:
+    """A chunk tRNS of a PNG (11.3.2.1); of samples, the lowest bits count. Empty if damaged."""
+    depth, colour_type = data[_PNG_DEPTH_AT], data[PNG_COLOUR_TYPE_AT]
+    if colour_type == INDEXED:
+        return content
+    if len(content) != {GRAY: 2, COLOURS: 6}.get(colour_type):
+        return b""
+    samples = (int.from_bytes(content[at : at + 2]) for at in range(0, len(content), 2))
+    return b"".join((sample & (2**depth - 1)).to_bytes(2) for sample in samples)
 
 
 def _unpacked(kind: bytes, content: bytes) -> bytes | None:

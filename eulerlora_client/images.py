@@ -26,10 +26,12 @@ from eulerlora_client.image_formats import (
     COMMENT,
     EXIF_IDENTIFIERS,
     ICC_IDENTIFIER,
+    INDEXED,
     JFIF,
     JPEG_START,
     LAST_APP,
     ORIENTATION,
+    PNG_COLOUR_TYPE_AT,
     PNG_SIGNATURE,
     SHORT,
     SNIFFED_BYTES,
@@ -40,6 +42,7 @@ from eulerlora_client.image_formats import (
     JpegSegment,
     broken,
     exif_orientation,
+    has_right_checksum,
     jpeg_segments,
     kind_of,
     not_read,
@@ -240,20 +243,25 @@ _TO_UPRIGHT = {
 
 
 def opened(file: CodedImage) -> OpenedImage:
-    """The image of a file, not decoded yet; Pillow gets no other parser and no metadata."""
-    return Image.open(BytesIO(file.content), formats=[file.header.format])
+    """The image of a file, not decoded yet; Pillow gets no other parser and no metadata.
+
+    A transparent colour or palette becomes Pillow's; that of 16 bits per sample is left out.
+    """
+    image = Image.open(BytesIO(file.content), formats=[file.header.format])
+    if file.transparent and file.depth < 16:
+        transparency: object = file.transparent
+        if file.content[PNG_COLOUR_TYPE_AT] != INDEXED:
+            samples = file.transparent[1::2]
+            scale = 255 // (2**file.depth - 1)  # of gray; Pillow scales its pixels alone
+            transparency = tuple(samples) if len(samples) == 3 else samples[0] * scale
+        image.info["transparency"] = transparency
+    return image
 
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:
     """Applies an EXIF orientation."""
     transposition = _TO_UPRIGHT.get(orientation)
     return image if transposition is None else image.transpose(transposition)
-
-
-def scale_transparent_gray(image: Image.Image, depth: int) -> None:
-    """Corrects Pillow's transparent gray of a PNG of 2 or 4 bits, whose pixels it scales alone."""
-    if image.mode == "L" and depth in (2, 4) and "transparency" in image.info:
-        image.info["transparency"] *= 255 // (2**depth - 1)
 
 
 def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image:
@@ -268,9 +276,6 @@ def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image
             if reduced_side_px is not None:
                 image.draft("RGB", (reduced_side_px, reduced_side_px))
             image.load()
-            scale_transparent_gray(image, file.depth)
-            if file.depth == 16:  # Pillow keeps the transparent colour of 16 bits
-                image.info.pop("transparency", None)
             narrow = upright(image, file.orientation)
             if narrow.mode.startswith("I"):  # a plain conversion would clip 16 bits
                 narrow = narrow.convert("F").point(lambda level: level * (1 / 257) + 0).convert("L")
@@ -300,7 +305,8 @@ def without_metadata(data: bytes) -> bytes:
     Removed: EXIF with place, time, camera and preview, XMP, IPTC, comments and texts, maker's
     segments, and anything behind the image. Kept: the pixels as they are encoded, and what decides
     how they look: the ICC profile, the colour chunks of PNG, and the orientation, as the only tag
-    of a new EXIF block. Text within the picture stays.
+    of a new EXIF block. Text within the picture stays, and so does damage: the service refuses the
+    result if it refuses the file.
 
     Raises:
         MetadataNotRemoved: For any other format, such as DICOM, whose tags are not removed, and for
@@ -313,7 +319,8 @@ def without_metadata(data: bytes) -> bytes:
         return b"".join(_png_parts(data))
     if file_format == "WEBP":
         content = b"WEBP" + b"".join(_webp_parts(data))
-        return b"RIFF" + struct.pack("<I", len(content)) + content
+        cut = max(0, 8 + int.from_bytes(data[4:8], "little") - len(data))
+        return b"RIFF" + struct.pack("<I", min(len(content) + cut, 2**32 - 1)) + content
     raise MetadataNotRemoved(f"{not_read(data)}; the file was not sent")
 
 
@@ -366,7 +373,12 @@ def _png_parts(data: bytes) -> Iterator[bytes]:
     yield PNG_SIGNATURE
     chunks = list(_png_chunks(data))
     header = takewhile(lambda chunk: chunk[0] != b"IDAT", chunks)
-    exif = _exif(next((chunk[8:-4] for kind, chunk in header if kind == b"eXIf"), b""))
+    blocks = (
+        chunk[8:-4]
+        for kind, chunk in header
+        if kind == b"eXIf" and has_right_checksum(chunk, 8, len(chunk) - 4)
+    )
+    exif = _exif(next(blocks, b""))
     for kind, chunk in chunks:
         if kind in _KEPT_PNG_CHUNKS or not kind[0] & ANCILLARY:
             yield chunk

@@ -123,6 +123,7 @@ class WarningCode(StrEnum):
     CONVERTED_TO_RGB = "converted_to_rgb"
     CONVERTED_TO_SRGB = "converted_to_srgb"
     PROFILE_IGNORED = "profile_ignored"
+    DAMAGE_IGNORED = "damage_ignored"
     DECLARED_TYPE_DIFFERS = "declared_type_differs"
     NO_OOD_THRESHOLD = "no_ood_threshold"
     NO_PREDICTION_SET = "no_prediction_set"
@@ -130,6 +131,10 @@ class WarningCode(StrEnum):
     DISTRIBUTION_SHIFT = "distribution_shift"
     FRAME = "frame"
     RULER = "ruler"
+
+
+IGNORED_PARTS = {WarningCode.PROFILE_IGNORED, WarningCode.DAMAGE_IGNORED}
+"""Warnings of what a file has and its picture is shown without."""
 
 
 class PredictionWarning(WireModel):

@@ -5,6 +5,7 @@ same files and see the same pixels.
 """
 
 import os
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -18,6 +19,7 @@ from PIL import Image, ImageCms
 from torch import Tensor
 
 from eulerlora.images import MAX_PIXELS_VARIABLE
+from eulerlora.images.jpeg_scans import without_stray_bytes
 from eulerlora_client.colours import (
     BT_709,
     Colours,
@@ -28,19 +30,27 @@ from eulerlora_client.colours import (
     converted,
 )
 from eulerlora_client.image_formats import (
+    COLOURS,
+    COLOURS_ALPHA,
+    GRAY,
+    GRAY_ALPHA,
+    INDEXED,
     ORIENTATION,
     PNG_COLOUR_TYPE_AT,
+    PNG_INTERLACED_AT,
     PNG_SIGNATURE,
     UPRIGHT,
     CodedImage,
+    ImageHeader,
     ImageLimits,
     broken,
     check_pixels,
     exif_orientation,
     png_chunk,
+    png_chunks,
     read_image_file,
 )
-from eulerlora_client.images import PARSER_ERRORS, opened, scale_transparent_gray, upright
+from eulerlora_client.images import PARSER_ERRORS, opened, upright
 from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.errors import ImageError, ImageSizeError, SettingsError
 
@@ -58,7 +68,7 @@ _MIN_GREATEST_ALPHA, _MIN_MEAN_ALPHA = 128, 25
 _SIXTEEN_BIT_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 _LEVELS_16_BIT_PER_8_BIT = 257
 _MAX_SAMPLE = 65_535
-_UNUSED_BITS = 4
+_MIN_GREATEST_SAMPLE = 4096
 _ROWS = 256
 """Rows that are converted at a time; so a large image of 16 bits has no copy in floating point."""
 
@@ -72,11 +82,16 @@ _TURBOJPEG_SAMPLING = {
     ((2, 2), (1, 2)),
 }
 """Sampling factors of luma and of both chroma components that TurboJPEG reads."""
-_SLACK_BYTES = 16
-"""By which the end of a JPEG's only scan may differ from the end of its last block."""
+_STRAY_BYTES = "bytes of the JPEG that belong to no pixels are ignored"
 _SWAPPING_ORIENTATIONS = range(5, 9)
 
-_GRAY, _RGB, _GRAY_ALPHA, _RGB_ALPHA = 0, 2, 4, 6  # colour types of PNG
+_CHANNELS = {GRAY: 1, COLOURS: 3, INDEXED: 1, GRAY_ALPHA: 2, COLOURS_ALPHA: 4}
+_WHOLE = ((0, 0, 1, 1),)
+_INTERLACED = (
+    (0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)
+)  # fmt: skip
+"""Passes of a PNG (8.2): the first column and row, and the distances to the next ones."""
+_UNPACKED_BYTES = 2**20
 _WIDE_NAMES = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGB with alpha"}
 
 _Levels = npt.NDArray[np.uint8]
@@ -157,20 +172,29 @@ def decode(
         max_reduced = limits.max_pixels
     file = read_image_file(data, limits)
     try:
-        if file.header.format == "JPEG":
-            return _jpeg(file, input_side, max_reduced)
-        if file.depth == 16:
-            return _wide_png(file)
-        with opened(file) as image:
-            image.load()
-            scale_transparent_gray(image, file.depth)
-            return _rgb_image(image, file.orientation, file.colours)
+        image = _decoded(file, input_side, max_reduced)
     except PARSER_ERRORS as error:
         raise broken(file.header.format) from error
+    warnings = [_ignored(part) for part in file.ignored]
+    return replace(image, warnings=(*image.warnings, *warnings)) if warnings else image
+
+
+def _decoded(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage:
+    if file.header.format == "JPEG":
+        return _jpeg(file, input_side, max_pixels)
+    if file.header.format == "PNG":
+        _check_png_rows(file)
+    if file.depth == 16:
+        return _wide_png(file)
+    with opened(file) as image:
+        image.load()
+        return _rgb_image(image, file.orientation, file.colours)
 
 
 def upright_rgb(image: Image.Image) -> RgbImage:
-    """Converts an image of Pillow as `decode` its file; of a loaded one the pixels it has.
+    """Converts the pixels and colours that an image of Pillow has, as `decode` those of a file.
+
+    Pillow does not keep the chunk cICP of a PNG, and fills damaged pixels of many files.
 
     Raises ImageError if it is damaged, has no RGB form or is fully transparent.
     """
@@ -219,7 +243,7 @@ def _jpeg(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage
     factor = 1 if input_side is None else jpeg_reduction(file.header.size, input_side)
     check_pixels((-(-width // factor), -(-height // factor)), max_pixels)
     mode = _JPEG_MODES[len(file.sampling)]
-    pixels = _jpeg_pixels(file, mode, factor)
+    pixels, has_stray_bytes = _jpeg_pixels(file, mode, factor)
     conversion = conversion_to_srgb(file.colours, mode)
     if mode == "RGB" and file.orientation == UPRIGHT and conversion.transform is None:
         decoded = RgbImage(channels_first(pixels), conversion.warnings)
@@ -227,17 +251,20 @@ def _jpeg(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage
         height, width = pixels.shape[:2]
         image = Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
         decoded = _rgb_image(image, file.orientation, file.colours)
+    if has_stray_bytes:
+        decoded = replace(decoded, warnings=(*decoded.warnings, _ignored(_STRAY_BYTES)))
     if factor == 1:
         return decoded
     turned = file.orientation in _SWAPPING_ORIENTATIONS
     return replace(decoded, full_size=file.header.size[::-1] if turned else file.header.size)
 
 
-def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> _Levels:
-    """Pixels of a JPEG reduced by `factor`, which are those that Pillow decodes.
+def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> tuple[_Levels, bool]:
+    """Pixels of a JPEG reduced by `factor`, and True if stray bytes were ignored.
 
-    The segments before the pixels are free of errors, so that all that is left for libjpeg to warn
-    of is damage where the pixels are, which Pillow fills with gray; it raises ValueError here.
+    The pixels are those that Pillow decodes. The segments before them are free of errors, so that
+    all that is left for libjpeg to warn of is damage of pixels, which Pillow fills with gray; it
+    raises ValueError here.
     """
     luma, *chroma = file.sampling
     if mode != "L" and not (
@@ -245,40 +272,29 @@ def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> _Levels:
         and (luma, chroma[0]) in _TURBOJPEG_SAMPLING
         and chroma[2:] in ([], [luma])
     ):
-        return _unusually_sampled(file, factor)
-    width, height = file.header.size
+        content = without_stray_bytes(file.content)
+        with Image.open(BytesIO(content), formats=["JPEG"]) as image:
+            image.draft(None, (image.width // factor, image.height // factor))
+            return np.array(image), content != file.content
+    try:
+        return _turbojpeg_pixels(file.content, file.header, mode, factor), False
+    except ValueError as error:
+        if "marker" not in str(error):
+            raise
+        content = without_stray_bytes(file.content)
+        return _turbojpeg_pixels(content, file.header, mode, factor), True
+
+
+def _turbojpeg_pixels(content: bytes, header: ImageHeader, mode: str, factor: int) -> _Levels:
     pixels: _Levels = simplejpeg.decode_jpeg(
-        file.content,
+        content,
         _COLOUR_SPACES[mode],
-        min_width=-(-width // factor),
-        min_height=-(-height // factor),
+        min_width=-(-header.width // factor),
+        min_height=-(-header.height // factor),
     )
     if mode == "CMYK":  # files store inverted inks
         np.subtract(255, pixels, out=pixels)
     return pixels[..., 0] if mode == "L" else pixels
-
-
-def _unusually_sampled(file: CodedImage, factor: int) -> _Levels:
-    """Decodes a JPEG with sampling factors that TurboJPEG does not read.
-
-    Pillow hides the warnings of libjpeg. But without an end marker libjpeg waits for more data:
-    it must need the last bytes of a single scan, and no more than those.
-    """
-
-    def pixels(jpeg: bytes) -> _Levels:
-        with Image.open(BytesIO(jpeg), formats=["JPEG"]) as image:
-            image.draft(None, (image.width // factor, image.height // factor))
-            return np.array(image)
-
-    if not file.has_single_scan:
-        return pixels(file.content)
-    scan = file.content[:-2]
-    decoded = pixels(scan + bytes(_SLACK_BYTES))
-    try:
-        pixels(scan[:-_SLACK_BYTES])
-    except OSError:
-        return decoded
-    raise broken("JPEG")
 
 
 def _rgb_image(
@@ -310,11 +326,36 @@ def _converted_to_rgb(mode: str) -> PredictionWarning:
     return PredictionWarning(code=WarningCode.CONVERTED_TO_RGB, message=message)
 
 
+def _ignored(part: str) -> PredictionWarning:
+    return PredictionWarning(code=WarningCode.DAMAGE_IGNORED, message=part)
+
+
+def _check_png_rows(file: CodedImage) -> None:
+    """Raises ValueError if the compressed data has fewer bytes than the rows of a PNG (7.2, 8.2).
+
+    Pillow leaves missing rows black. What follows the rows is not read.
+    """
+    width, height = file.header.size
+    bits = _CHANNELS[file.content[PNG_COLOUR_TYPE_AT]] * file.depth
+    missing = 0
+    for left, top, across, down in _INTERLACED if file.content[PNG_INTERLACED_AT] else _WHOLE:
+        columns, rows = -(-(width - left) // across), -(-(height - top) // down)
+        if columns > 0:
+            missing += max(rows, 0) * (1 + -(-columns * bits // 8))
+    unpacker = zlib.decompressobj()
+    for kind, start, end in png_chunks(file.content):
+        packed = file.content[start:end] if kind == b"IDAT" else b""
+        while packed and missing > 0 and not unpacker.eof:
+            missing -= len(unpacker.decompress(packed, _UNPACKED_BYTES))
+            packed = unpacker.unconsumed_tail
+    if missing > 0 and missing > len(unpacker.flush()):
+        raise ValueError("rows of the PNG are missing")
+
+
 def _wide_png(file: CodedImage) -> RgbImage:
     planes = _planes(file)
     bands = (_samples(planes, top) for top in range(0, file.header.height, _ROWS))
-    count = len(file.transparent) // 2
-    transparent = np.frombuffer(file.transparent, ">u2", count).tolist() if count else None
+    transparent = np.frombuffer(file.transparent, ">u2").tolist() or None
     return _wide_image(bands, transparent, file.orientation, file.colours)
 
 
@@ -325,8 +366,8 @@ def _planes(file: CodedImage) -> list[Image.Image]:
     Of colours, one image has the high bytes and another one the low ones.
     """
     colour_type = file.content[PNG_COLOUR_TYPE_AT]
-    if colour_type in (_GRAY, _GRAY_ALPHA):
-        as_bytes = bytes([8, _GRAY_ALPHA if colour_type == _GRAY else _RGB_ALPHA])
+    if colour_type in (GRAY, GRAY_ALPHA):
+        as_bytes = bytes([8, GRAY_ALPHA if colour_type == GRAY else COLOURS_ALPHA])
         start = len(PNG_SIGNATURE) + 8
         header = file.content[start : start + 8] + as_bytes + file.content[start + 10 : start + 13]
         content = PNG_SIGNATURE + png_chunk(b"IHDR", header) + file.content[start + 17 :]
@@ -356,16 +397,20 @@ def _wide_image(
     """An image of 16 bits per sample, upright in sRGB.
 
     `bands` are (rows, width, channels), from top to bottom. `transparent` has the samples of a
-    transparent colour. Raises ImageError if only 12 bits are used: scaled to 8, it would be nearly
-    black.
+    transparent colour. Raises ImageError if they look like data of 12 bits, which would be nearly
+    black: they use no more, are no black and no scaled levels of 8 bits, and no profile or chunk
+    says how they are encoded.
     """
     conversion, levels, greatest, channels = None, list[_Levels](), 0, 0
+    scales = {256, _LEVELS_16_BIT_PER_8_BIT}
     for samples in bands:
         channels = samples.shape[-1]
         colour = samples[..., : channels - 1 if channels in (2, 4) else channels]
         if conversion is None:
             conversion = conversion_to_srgb(colours, "L" if colour.shape[-1] == 1 else "RGB")
         greatest = max(greatest, int(colour.max()))
+        if greatest < _MIN_GREATEST_SAMPLE:
+            scales = {scale for scale in scales if not (colour % scale).any()}
         band = [_srgb_levels(colour, conversion)]
         if channels in (2, 4):
             band.append(_rounded(samples[..., -1:]))
@@ -374,10 +419,10 @@ def _wide_image(
             band.append(np.where(is_opaque, 255, 0).astype(np.uint8))
         levels.append(np.concatenate(band, axis=-1))
     assert conversion is not None
-    if greatest >> (16 - _UNUSED_BITS) == 0:
+    if greatest < _MIN_GREATEST_SAMPLE and not scales and conversion.transform is None:
         raise ImageError(
             "expected samples from 0 to 65,535 in a file of 16 bits per sample; "
-            "all samples are below 4,096, as in data of 12 bits"
+            f"all samples are below {_MIN_GREATEST_SAMPLE:,}, as in data of 12 bits"
         )
     pixels = np.concatenate(levels)
     warnings = list(conversion.warnings)

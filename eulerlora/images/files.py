@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.MpoImagePlugin import MpoImageFile
 from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 from torch import Tensor
 
 from eulerlora.images import MAX_PIXELS_VARIABLE
@@ -18,6 +20,7 @@ from eulerlora.images.decode import (
     check_file_size,
     decode,
     local_limits,
+    max_file_bytes,
     upright_rgb,
 )
 from eulerlora_contract.errors import ImageError, ImageSizeError
@@ -63,18 +66,21 @@ def _content(file: Path | bytes) -> bytes:
     return content
 
 
-def unread_file(image: Image.Image) -> Path | None:
-    """The JPEG or PNG file of an image that was opened by its path and not read yet.
+def _unread_content(image: Image.Image) -> bytes | None:
+    """The JPEG, PNG or WebP file of an image that Pillow has opened and not decoded yet.
 
-    It can be read again without changing the image.
+    Reading it does not change the image. None for an image of several pictures whose first one is
+    not chosen.
     """
-    if type(image) not in (JpegImageFile, PngImageFile):
-        return None  # a subclass has several images
-    assert isinstance(image, ImageFile.ImageFile)
-    if not image.filename or image.decoderconfig:
+    if not isinstance(image, JpegImageFile | PngImageFile | WebPImageFile) or image.fp is None:
         return None
-    file = Path(os.fsdecode(image.filename))
-    return file if image.tile and file.is_file() else None
+    if isinstance(image, MpoImageFile) and image.tell():
+        return None
+    position = image.fp.tell()
+    image.fp.seek(0)
+    content = image.fp.read(max_file_bytes(local_limits()) + 1)
+    image.fp.seek(position)
+    return content
 
 
 _HALF_LEVEL = 0.5 / 255
@@ -85,8 +91,8 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     """Yields every image, one in memory at a time; images as in `EulerLoRA.predict`.
 
     PIL images, files and arrays are uint8, upright sRGB; tensors are unchanged. Large JPEG files
-    are reduced for `input_side` (`jpeg_reduction`), also those that PIL opened by path and has not
-    read. Raises ImageError.
+    are reduced for `input_side` (`jpeg_reduction`), also those that Pillow has opened and not
+    decoded. Raises ImageError.
     """
     kind = type(images).__name__
     if isinstance(images, bytes | Mapping) or not isinstance(images, Iterable):
@@ -111,10 +117,9 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
                 )
         yield from (RgbImage(pixels, ()) for pixels in images)
         return
-    for image in images:
+    for index, image in enumerate(images):
         if isinstance(image, Image.Image):
-            file = unread_file(image)
-            yield upright_rgb(image) if file is None else read_image(file, str(file), input_side)
+            yield _of_pillow(image, index, input_side)
         elif isinstance(image, np.ndarray):
             if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
                 raise ImageError(
@@ -129,3 +134,17 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
                 "expected PIL images, paths or uint8 arrays (height, width, 3), or one tensor "
                 f"(n, 3, height, width), got {type(image).__name__} in {kind}"
             )
+
+
+def _of_pillow(image: Image.Image, index: int, input_side: int) -> RgbImage:
+    """Reads the file of an image that is not decoded yet; an image that is reduced stays so."""
+    name = os.fsdecode(getattr(image, "filename", "") or f"image {index}")
+    try:
+        content = _unread_content(image)
+    except (OSError, ValueError) as error:  # the file is closed
+        raise ImageError(f"{name}: cannot be read: its file is closed or damaged") from error
+    if content is None:
+        return upright_rgb(image)
+    whole = read_image(content, name, input_side)
+    assert isinstance(image, ImageFile.ImageFile)
+    return upright_rgb(image) if image.decoderconfig else whole

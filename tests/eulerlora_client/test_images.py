@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
+from eulerlora.images.decode import decode
 from eulerlora.images.files import EXTENSIONS as MODEL_EXTENSIONS
 from eulerlora_client.images import EXTENSIONS, image_bytes, select_files, without_metadata
-from eulerlora_contract.errors import ImageFilesError
+from eulerlora_contract.errors import ImageError, ImageFilesError
 from eulerlora_contract.problems import MetadataNotRemoved, UnreadableFile
 
 
@@ -270,3 +271,30 @@ def test_a_truncated_file_has_no_metadata_either(file_format: str) -> None:
         except MetadataNotRemoved:
             continue
         assert b"Jane" not in stripped
+
+
+EXIF_AT = encoded("PNG").index(b"eXIf")
+DAMAGED = {
+    "a JPEG without a fifth": encoded("JPEG")[:-1500] + encoded("JPEG")[-500:],
+    "a JPEG without its end": encoded("JPEG")[:-2],
+    "a JPEG with stray bytes": encoded("JPEG")[:-2] + bytes(37) + b"\xff\xd9",
+    "a PNG with a wrong checksum": encoded("PNG")[:-13] + b"\0" + encoded("PNG")[-12:],
+    "a PNG without its end": encoded("PNG")[:-12],
+    "a PNG with damaged EXIF": (
+        encoded("PNG")[: EXIF_AT + 6] + b"\xff" + encoded("PNG")[EXIF_AT + 7 :]
+    ),
+    "a WebP that ends in its metadata": encoded("WEBP")[:-20],
+    "a WebP of any length": encoded("WEBP")[:4] + b"\xfe\xff\xff\xff" + encoded("WEBP")[8:],
+    "half a WebP": encoded("WEBP")[: len(encoded("WEBP")) // 2],
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damage_of_pixels_stays_and_that_of_metadata_has_no_effect(kind: str) -> None:
+    def pixels_of(content: bytes) -> Any:
+        try:
+            return decode(content).pixels.tolist()
+        except ImageError:
+            return "refused"
+
+    assert pixels_of(without_metadata(DAMAGED[kind])) == pixels_of(DAMAGED[kind])

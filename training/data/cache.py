@@ -40,7 +40,7 @@ from eulerlora_client.images import (
     left_out_notes,
     list_files,
 )
-from eulerlora_contract.answers import WarningCode
+from eulerlora_contract.answers import IGNORED_PARTS
 from eulerlora_contract.errors import DataError, ImageSizeError
 from eulerlora_contract.output_files import lock
 from eulerlora_contract.printable import printable
@@ -337,7 +337,7 @@ def decode_all(
 
 
 def _decode(name: str, source: Encoded | Reason) -> tuple[str, Tensor | Reason]:
-    """Prints a warning for a colour profile that is ignored."""
+    """Prints a warning for every part of the file that is ignored."""
     if isinstance(source, str):
         return name, source
     try:
@@ -345,6 +345,6 @@ def _decode(name: str, source: Encoded | Reason) -> tuple[str, Tensor | Reason]:
     except DataError as error:
         return name, str(error).removeprefix(f"{name}: ")
     for warning in image.warnings:
-        if warning.code == WarningCode.PROFILE_IGNORED:
+        if warning.code in IGNORED_PARTS:
             print(printable(f"warning: {name}: {warning.message}"), file=sys.stderr)
     return name, image.pixels

@@ -1,5 +1,7 @@
 """eulerlora.images.files: what people give as images, and its pixels."""
 
+import zlib
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
@@ -8,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.images.decode import jpeg_reduction
-from eulerlora.images.files import read_image, rgb_images, unread_file
+from eulerlora.images.decode import RgbImage, jpeg_reduction
+from eulerlora.images.files import read_image, rgb_images
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import ImageError
-from tests.damaged_images import contradictory_images
+from tests.damaged_images import contradictory_images, png_chunk
 
 EXAMPLE = Path(__file__).parents[3] / "docs/images/example-lesion.jpg"
 MAX_PROBABILITY_CHANGE = 0.005
@@ -53,23 +55,92 @@ def test_an_opened_jpeg_that_was_not_read_is_reduced_like_its_file(tmp_path: Pat
     path = tmp_path / "image.jpg"
     Image.linear_gradient("L").resize((1920, 1440)).convert("RGB").save(path)
     opened = Image.open(path)
-    assert unread_file(opened) == path
     (rgb,) = rgb_images([opened], 64)
     assert torch.equal(rgb.pixels, read_image(path, "image", 64).pixels)
     assert opened.size == (1920, 1440)  # the user's image is as before
+    assert opened.getpixel((0, 0)) is not None
 
 
-def test_an_image_that_was_read_or_changed_is_not_read_from_its_file_again(tmp_path: Path) -> None:
+def encoded(image: Image.Image, file_format: str, **options: object) -> bytes:
+    file = BytesIO()
+    image.save(file, file_format, **options)
+    return file.getvalue()
+
+
+NOISE = Image.effect_noise((64, 48), 60).convert("RGB")
+JPEG, PNG = encoded(NOISE, "JPEG", quality=90), encoded(NOISE, "PNG")
+TWO = {"save_all": True, "append_images": [Image.new("RGB", (64, 48))]}
+MPO = encoded(NOISE, "MPO", **TWO)
+FILES = {
+    "a JPEG": JPEG,
+    "a cut JPEG": JPEG[: len(JPEG) // 2] + b"\xff\xd9",
+    "a JPEG with stray bytes": JPEG[:-2] + bytes(37) + JPEG[-2:],
+    "a camera's file of two pictures": MPO,
+    "such a file whose first picture is cut": MPO[:1500] + MPO[2000:],
+    "a PNG": PNG,
+    "a PNG with cICP": PNG[:33] + png_chunk(b"cICP", bytes([9, 13, 0, 1])) + PNG[33:],
+    "a PNG of high dynamic range": PNG[:33] + png_chunk(b"cICP", bytes([9, 16, 0, 1])) + PNG[33:],
+    "a PNG without rows": PNG[:33] + png_chunk(b"IDAT", zlib.compress(b"\0" * 193)) + PNG[-12:],
+    "an animated PNG": encoded(
+        NOISE, "PNG", save_all=True, append_images=[Image.new("RGB", (64, 48))]
+    ),
+    "a WebP": encoded(NOISE, "WEBP"),
+    "an animated WebP": encoded(
+        NOISE, "WEBP", save_all=True, append_images=[Image.new("RGB", (64, 48))]
+    ),
+}
+
+
+def result_of(read: Callable[[], RgbImage]) -> list[object]:
+    try:
+        image = read()
+    except ImageError as error:
+        return [type(error)]
+    return [image.pixels.tolist(), *(warning.code for warning in image.warnings)]
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_an_image_that_pillow_has_opened_is_read_as_its_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    path.write_bytes(FILES[kind])
+    expected = result_of(lambda: read_image(path, "image"))
+    deleted = Image.open(path)
+    with path.open("rb") as file:
+        for image in (Image.open(path), Image.open(BytesIO(FILES[kind])), Image.open(file)):
+            assert result_of(lambda image=image: next(rgb_images([image], 64))) == expected
+    path.unlink()
+    assert result_of(lambda: next(rgb_images([deleted], 64))) == expected
+    with pytest.raises(ImageError, match="closed"):
+        list(rgb_images([closed(FILES[kind])], 64))
+
+
+def closed(content: bytes) -> Image.Image:
+    file = BytesIO(content)
+    image = Image.open(file)
+    file.close()
+    return image
+
+
+def test_the_pixels_of_an_image_that_was_read_or_changed_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "image.jpg"
     Image.new("RGB", (1920, 1440)).save(path)
-    read, drafted, other = Image.open(path), Image.open(path), Image.open(path)
-    read.load()
-    drafted.draft("L", (480, 360))
-    images = [read, drafted, other.crop((0, 0, 9, 9)), Image.open(BytesIO(path.read_bytes()))]
-    assert [unread_file(image) for image in images] == [None] * 4
-    deleted = Image.open(path)
-    path.unlink()
-    assert unread_file(deleted) is None
+    changed, drafted, other = Image.open(path), Image.open(path), Image.open(path)
+    changed.putpixel((0, 0), (255, 255, 255))
+    drafted.draft("RGB", (480, 360))
+    images = list(rgb_images([changed, drafted, other.crop((0, 0, 9, 9))], 64))
+    assert images[0].pixels[:, 0, 0].tolist() == [255] * 3
+    assert [image.pixels.shape[1:] for image in images] == [(1440, 1920), (360, 480), (9, 9)]
+    second = Image.open(BytesIO(MPO))
+    second.seek(1)
+    (image,) = rgb_images([second], 64)
+    assert image.pixels.max() == 0
+
+
+def test_a_cut_jpeg_that_pillow_is_to_reduce_is_refused() -> None:
+    drafted = Image.open(BytesIO(FILES["a cut JPEG"]))
+    drafted.draft("RGB", (32, 24))
+    with pytest.raises(ImageError):
+        list(rgb_images([drafted], 64))
 
 
 def test_files_of_other_formats_are_not_reduced(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """JPEGs: all sampling factors, faults of headers that change nothing, and damage of pixels."""
 
+import re
 import struct
 from collections.abc import Sequence
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +13,15 @@ import torch
 from PIL import Image
 
 from eulerlora.images.decode import decode
+from eulerlora.images.jpeg_scans import without_stray_bytes
 from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.errors import ImageError, UnsupportedImageError
 from tests.damaged_images import jpeg_segments
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 
 WIDTH, HEIGHT = 67, 45
-UNUSUAL = Path(__file__).with_name("sampling-4x2.jpg").read_bytes()
-"""64 x 48 pixels with sampling factors 4x2, 1x1, 1x1 in one scan, written by cjpeg."""
+STORED = {path.stem: path.read_bytes() for path in Path(__file__).parent.glob("sampling-*.jpg")}
+"""64 x 48 pixels with sampling factors that TurboJPEG does not read, written by cjpeg."""
 Factors = Sequence[tuple[int, int]]
 
 
@@ -73,16 +76,120 @@ def test_all_legal_sampling_factors_give_the_picture(factors: Factors) -> None:
     assert np.abs(pixels.astype(int) - np.asarray(image)).mean() <= 2
 
 
-def test_a_single_scan_of_unusual_factors_is_read_whole_or_refused() -> None:
-    assert decode(UNUSUAL + b"trailing bytes").pixels.shape == (3, 48, 64)
+KINDS = {
+    **STORED,
+    "three scans": sampled(smooth(), ((3, 1), (1, 1), (1, 1))),
+    "4:4:4": encoded(smooth(), subsampling=0),
+    "4:2:0": encoded(smooth(), subsampling=2, optimize=True),
+    "progressive": encoded(smooth(), progressive=True),
+    "restart markers": encoded(smooth(), restart_marker_blocks=2),
+    "progressive with restart markers": encoded(
+        smooth(), progressive=True, restart_marker_rows=1, subsampling=2
+    ),
+    "gray": encoded(smooth().convert("L")),
+    "progressive gray": encoded(smooth().convert("L"), progressive=True),
+    "CMYK": encoded(smooth().convert("CMYK")),
+    "RGB": encoded(smooth(), keep_rgb=True),
+}
+
+
+def pieces(jpeg: bytes) -> list[bytes]:
+    """The header, and the rest split behind every scan and restart interval."""
+    ends = [
+        match.start()
+        for match in re.finditer(rb"\xff[\xc0-\xfe]", jpeg)
+        if match.start() > jpeg.index(b"\xff\xda") + 2
+    ]
+    return [jpeg[start:end] for start, end in pairwise([0, *ends, len(jpeg)])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_blocks_of_every_kind_of_jpeg_are_followed_to_their_last_byte(kind: str) -> None:
+    jpeg = KINDS[kind]
+    assert without_stray_bytes(jpeg) == jpeg
+    *intervals, end = pieces(jpeg)
+    for at, interval in enumerate(intervals):
+        if interval[1] in (0xD8, 0xDA, *range(0xD0, 0xD8)):  # no tables between scans
+            cut = b"".join((*intervals[:at], interval[:-1], *intervals[at + 1 :], end))
+            with pytest.raises(ValueError, match="JPEG"):
+                without_stray_bytes(cut)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_jpeg_that_lost_a_part_is_refused(kind: str) -> None:
+    jpeg = KINDS[kind]
+    start = jpeg.index(b"\xff\xda") + 20
+    fifth = (len(jpeg) - start) // 5
     damaged = {
-        "cut": UNUSUAL[: len(UNUSUAL) * 2 // 3] + b"\xff\xd9",
-        "without its end": UNUSUAL[:-2],
-        "with more data than blocks": UNUSUAL[:-2] + bytes(99) + b"\xff\xd9",
+        "without its end": jpeg[:-2],
+        "without a last fifth": jpeg[: -2 - fifth] + jpeg[-2:],
+        "without a half": jpeg[: start + fifth] + b"\xff\xd9",
+        **{
+            f"without a fifth from {at}": jpeg[:at] + jpeg[at + fifth :]
+            for at in range(start, len(jpeg) - fifth - 2, fifth)
+        },
     }
-    for content in damaged.values():
+    for name, content in damaged.items():
+        with pytest.raises(ImageError):
+            pytest.fail(f"{name}: {decode(content)}")
+    assert decode(jpeg + b"trailing bytes").warnings == decode(jpeg).warnings
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].count(b"\xff\xda") > 1])
+def test_a_jpeg_without_one_of_its_scans_is_refused(kind: str) -> None:
+    header, *scans = KINDS[kind][:-2].split(b"\xff\xda")
+    for at in range(len(scans)):
+        content = b"\xff\xda".join((header, *scans[:at], *scans[at + 1 :])) + b"\xff\xd9"
         with pytest.raises(ImageError):
             decode(content)
+
+
+def test_a_jpeg_without_one_of_its_restart_intervals_is_refused() -> None:
+    jpeg = STORED["sampling-3x1-restarts"]
+    markers = [match.start() for match in re.finditer(rb"\xff[\xd0-\xd7]", jpeg)]
+    for first, following in zip(markers, [*markers[1:], len(jpeg) - 2], strict=True):
+        with pytest.raises(ImageError):
+            decode(jpeg[:first] + jpeg[following:])
+    for first, eighth in zip(markers, markers[8:], strict=False):  # with the same numbers
+        with pytest.raises(ImageError):
+            decode(jpeg[:first] + jpeg[eighth:])
+
+
+STRAY = {
+    "zeros": bytes(37),
+    "a byte": b"\0",
+    "text": b"camera 1",
+    "a reserved marker": b"ab\xff\x3acd",
+    "stuffed and fill bytes": b"\x80\xff\0\x80\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("stray", STRAY)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bytes_behind_complete_blocks_are_ignored(kind: str, stray: str) -> None:
+    expected = decode(KINDS[kind])
+    *intervals, end = pieces(KINDS[kind])
+    for at in {0, len(intervals) - 1}:
+        content = b"".join((*intervals[: at + 1], STRAY[stray], *intervals[at + 1 :], end))
+        actual = decode(content)
+        assert torch.equal(actual.pixels, expected.pixels)
+        more = actual.warnings[len(expected.warnings) :]
+        if stray == "zeros":  # libjpeg does not report a few bytes that it has read ahead
+            assert [warning.code for warning in more] == [WarningCode.DAMAGE_IGNORED]
+
+
+def test_blocks_below_the_height_of_the_header_are_no_stray_bytes() -> None:
+    for jpeg in (KINDS["4:4:4"], STORED["sampling-4x2"]):
+        at = jpeg.index(b"\xff\xc0") + 5
+        with pytest.raises(ImageError):
+            decode(jpeg[:at] + struct.pack(">H", 16) + jpeg[at + 2 :])
+
+
+def test_frames_without_huffman_tables_have_the_standard_ones() -> None:
+    segments, scan = jpeg_segments(encoded(smooth()))
+    plain = b"".join(part for part in segments if part[1] != 0xC4)
+    content = b"\xff\xd8" + plain + scan[:-2] + bytes(37) + scan[-2:]
+    assert torch.equal(decode(content).pixels, decode(encoded(smooth())).pixels)
 
 
 def segment(marker: int, content: bytes) -> bytes:
@@ -148,7 +255,7 @@ FRAME_AT = JPEG.index(b"\xff\xc0")
 UNSUPPORTED = {
     **{
         f"frame {marker:02x}": JPEG[:FRAME_AT] + bytes([0xFF, marker]) + JPEG[FRAME_AT + 2 :]
-        for marker in (0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF, 0xF7)
+        for marker in (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF, 0xF7)
     },
     "12 bits": JPEG[: FRAME_AT + 4] + b"\x0c" + JPEG[FRAME_AT + 5 :],
     "two components": sampled(smooth(), ((1, 1), (1, 1), (1, 1))).replace(

@@ -1,5 +1,6 @@
 """PNG: colours of its chunks against numpy and Chromium, 16 bits, animations and text."""
 
+import re
 import struct
 import zlib
 from base64 import b64decode, b64encode
@@ -245,6 +246,207 @@ def test_a_transparent_colour_of_16_bits_is_compared_with_all_of_them() -> None:
     ]  # fmt: skip
 
 
+def paletted(transparency: bytes) -> bytes:
+    """Stripes of red, which is entry 0, and blue."""
+    header = struct.pack(">IIBBBBB", 8, 8, 8, 3, 0, 0, 0)
+    rows = zlib.compress((b"\0" + bytes([0, 1] * 4)) * 8)
+    palette = bytes([255, 0, 0, 0, 0, 255])
+    chunks = ((b"IHDR", header), (b"PLTE", palette), (b"tRNS", transparency), (b"IDAT", rows))
+    return PNG_SIGNATURE + b"".join(png_chunk(*chunk) for chunk in (*chunks, (b"IEND", b"")))
+
+
+@pytest.mark.parametrize(
+    ("transparency", "shown"),
+    [
+        (b"\0\xff", [[255] * 3, [0, 0, 255]]),
+        (b"\xff\0", [[255, 0, 0], [255] * 3]),
+        (b"\0", [[255] * 3, [0, 0, 255]]),
+        (b"\xff\x0a", [[255, 0, 0], [245, 245, 255]]),
+        (b"\x80\x0a", [[255, 127, 127], [245, 245, 255]]),
+    ],
+)
+def test_entries_of_a_palette_are_as_transparent_as_they_say(transparency, shown) -> None:
+    content = paletted(transparency)
+    for pixels in (pixels_of(content), np.array(rgb_image(content))):
+        assert np.abs(pixels[0, :2].astype(int) - shown).max() <= 1
+
+
+def test_a_nearly_transparent_entry_beside_a_transparent_one_is_not_opaque() -> None:
+    with pytest.raises(ImageError, match="nearly transparent"):
+        decode(paletted(b"\0\x0a"))
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["right", "behind the pixels"])
+@pytest.mark.parametrize(
+    ("depth", "colour_type", "transparent"),
+    [
+        (8, 0, (0x010A,)), (8, 2, (0x010A, 0xFF0A, 0x000A)), (8, 0, (0x000A,)),
+        (16, 0, (0x0A0A,)), (16, 2, (0x0A0A, 0x0A0A, 0x0A0A)),
+    ],
+)  # fmt: skip
+def test_only_the_bits_of_a_sample_count_in_a_transparent_colour(
+    depth: int, colour_type: int, transparent: tuple[int, ...], after: bool
+) -> None:
+    levels = np.full((8, 8, len(transparent)), 10 / 255)
+    levels[:4] = 1
+    chunk = png_chunk(b"tRNS", struct.pack(f">{len(transparent)}H", *transparent))
+    position = {"after": chunk} if after else {}
+    before = () if after else (chunk,)
+    content = png(levels, depth, *before, colour_type=colour_type, **position)
+    lowest = 10 if after else 255
+    assert (pixels_of(content)[0] == 255).all()
+    assert (pixels_of(content)[4:] == lowest).all()
+    if depth == 8:
+        assert (np.array(rgb_image(content))[4:] == lowest).all()
+
+
+def test_a_transparent_colour_of_another_length_is_ignored_with_a_warning() -> None:
+    actual = decode(png(picture(), 8, png_chunk(b"tRNS", b"\0\x0a")))
+    assert [warning.code for warning in actual.warnings] == [WarningCode.DAMAGE_IGNORED]
+    assert np.array_equal(actual.pixels, decode(png(picture(), 8)).pixels)
+
+
+PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2),
+          (0, 1, 1, 2))  # fmt: skip
+TYPES = [
+    (colour_type, depth, is_interlaced)
+    for colour_type, depths in {
+        0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)
+    }.items()
+    for depth in depths
+    for is_interlaced in (False, True)
+]  # fmt: skip
+
+
+def rows_of(
+    samples: npt.NDArray[np.int64], colour_type: int, depth: int, is_interlaced: bool
+) -> tuple[list[bytes], Callable[[bytes], bytes]]:
+    """The rows of a PNG before compression, and the file of (changed) rows."""
+    height, width = samples.shape[:2]
+    rows = []
+    for left, top, across, down in PASSES if is_interlaced else ((0, 0, 1, 1),):
+        part = samples[top::down, left::across]
+        for row in part if part.size else ():
+            bits = "".join(f"{value:0{depth}b}" for value in row.flatten())
+            bits += "0" * (-len(bits) % 8)
+            rows.append(b"\0" + int(bits, 2).to_bytes(len(bits) // 8))
+
+    def file(content: bytes) -> bytes:
+        header = struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, is_interlaced)
+        palette = [png_chunk(b"PLTE", bytes(range(48)) * 16)] if colour_type == 3 else []
+        chunks = (png_chunk(b"IHDR", header), *palette, png_chunk(b"IDAT", zlib.compress(content)))
+        return PNG_SIGNATURE + b"".join((*chunks, png_chunk(b"IEND", b"")))
+
+    return rows, file
+
+
+@pytest.mark.parametrize("size", [(5, 3), (19, 23), (1, 1)], ids=str)
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_a_png_of_any_type_is_read_with_all_of_its_rows_and_refused_without(kind, size) -> None:
+    colour_type, depth, _ = kind
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour_type]
+    shape = (*size, channels)
+    samples = np.random.default_rng(0).integers(2 ** (depth - 1), 2**depth, shape)
+    rows, file = rows_of(samples, *kind)
+    whole = b"".join(rows)
+    assert decode(file(whole)).pixels.shape == (3, *size)
+    assert decode(file(whole + b"more")).pixels.shape == (3, *size)
+    for damaged in (b"".join(rows[:-1]), whole[:-1], b""):
+        with pytest.raises(ImageError):
+            decode(file(damaged))
+
+
+def test_rows_that_are_missing_in_a_compressed_stream_are_not_black() -> None:
+    rows, file = rows_of(np.full((100, 70, 3), 200), 2, 8, False)
+    with pytest.raises(ImageError):
+        decode(file(b"".join(rows[:90])))
+    content = file(b"".join(rows))
+    parts = [content[at : at + 7] for at in range(0, len(content), 7)]
+    assert b"".join(parts) == content
+    (start,) = (match.start() for match in re.finditer(b"IDAT", content))
+    data = content[start + 4 : -16]
+    several = b"".join(png_chunk(b"IDAT", data[at : at + 7]) for at in range(0, len(data), 7))
+    split = content[: start - 4] + several + content[-12:]
+    assert (pixels_of(split) == 200).all()
+
+
+def with_wrong_checksum(chunk: bytes) -> bytes:
+    return chunk[:-1] + bytes([chunk[-1] ^ 1])
+
+
+EXIF_CHUNK = png_chunk(b"eXIf", b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0" + bytes(4))
+DAMAGED = {
+    "gAMA": (gamma(100_000), WarningCode.PROFILE_IGNORED),
+    "cICP": (cicp(9, 13, 0, 1), WarningCode.PROFILE_IGNORED),
+    "cICP of high dynamic range": (cicp(9, 16, 0, 1), WarningCode.PROFILE_IGNORED),
+    "iCCP": (iccp(rgb_profile(DISPLAY_P3)), WarningCode.PROFILE_IGNORED),
+    "sRGB": (INTENT, WarningCode.PROFILE_IGNORED),
+    "text": (png_chunk(b"tEXt", b"Comment\0text"), WarningCode.DAMAGE_IGNORED),
+    "EXIF": (EXIF_CHUNK, WarningCode.DAMAGE_IGNORED),
+    "acTL": (png_chunk(b"acTL", struct.pack(">II", 2, 0)), WarningCode.DAMAGE_IGNORED),
+    "tRNS": (png_chunk(b"tRNS", bytes(6)), WarningCode.DAMAGE_IGNORED),
+    "private": (png_chunk(b"prVt", b"x"), WarningCode.DAMAGE_IGNORED),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_chunk_that_is_not_needed_is_ignored_with_a_warning(kind: str) -> None:
+    chunk, code = DAMAGED[kind]
+    actual = decode(png(picture(), 8, with_wrong_checksum(chunk)))
+    assert np.array_equal(actual.pixels, decode(png(picture(), 8)).pixels)
+    assert [warning.code for warning in actual.warnings] == [code]
+
+
+@pytest.mark.parametrize("kind", ["IHDR", "PLTE", "IDAT", "IEND"])
+def test_damage_of_a_chunk_that_is_needed_is_refused(kind: str) -> None:
+    content = paletted(b"\xff\xff")
+    end = content.index(kind.encode()) + 4
+    end += int.from_bytes(content[end - 8 : end - 4]) + 4
+    damaged = with_wrong_checksum(content[:end]) + content[end:]
+    if kind == "IEND":  # which has no content
+        assert np.array_equal(pixels_of(damaged), pixels_of(content))
+    else:
+        with pytest.raises(ImageError):
+            decode(damaged)
+
+
+def wide(levels: Floats, *chunks: bytes, colour_type: int = 2) -> bytes:
+    return png(levels, 16, *chunks, colour_type=colour_type)
+
+
+DARK = np.random.default_rng(0).uniform(0, 0.06, (24, 32, 3))
+BLACK = np.zeros((24, 32, 3))
+LINES = np.concatenate([BLACK, np.random.default_rng(0).uniform(0, 1, (24, 32, 1))], axis=-1)
+DARK_PICTURES = {
+    "linear by gAMA": (wide(DARK, gamma(100_000)), 255 * linear_to_srgb(DARK)),
+    "linear by cICP": (wide(DARK, cicp(1, 8, 0, 1)), 255 * linear_to_srgb(DARK)),
+    "linear by iCCP": (wide(DARK, iccp(rgb_profile(LINEAR))), 255 * linear_to_srgb(DARK)),
+    "black": (wide(BLACK), 255 * BLACK),
+    "black of gray": (wide(BLACK[..., :1], colour_type=0), 255 * BLACK),
+    "a drawing in alpha": (wide(LINES, colour_type=6), 255 * (1 - LINES[..., 3:])),
+    "8 bits times 257": (wide((DARK * 255).round() / 255), (DARK * 255).round()),
+    "8 bits times 256": (
+        wide((DARK * 255).round() * 256 / 65_535), ((DARK * 255).round() * 256 / 257).round()
+    ),
+    "one channel": (wide(picture() * [0, 0, 1]), 255 * picture() * [0, 0, 1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DARK_PICTURES)
+def test_a_dark_picture_of_16_bits_is_no_data_of_12_bits(kind: str) -> None:
+    content, expected = DARK_PICTURES[kind]
+    assert np.abs(pixels_of(content) - expected).max() <= 1.6  # levels through an ICC profile
+
+
+@pytest.mark.parametrize("colour_type", [0, 2, 6])
+def test_data_of_12_bits_is_refused(colour_type: int) -> None:
+    channels = {0: 1, 2: 3, 6: 4}[colour_type]
+    levels = np.random.default_rng(0).integers(0, 4096, (24, 32, channels)) / 65_535
+    levels[..., 3:] = 1
+    with pytest.raises(ImageError, match="12 bits"):
+        decode(wide(levels, colour_type=colour_type))
+
+
 EXIF = b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0" + bytes(4)
 AS_TEXT = f"\nexif\n{len(EXIF) + 6:8}\n{(b'Exif' + bytes(2) + EXIF).hex()}\n".encode()
 TURNED = {
@@ -306,6 +508,7 @@ def test_the_model_sees_what_chromium_shows() -> None:
     cases |= {f"cICP curve {code}": [cicp(1, code, 0, 1)] for code in (1, 5, 6, 7, 11, 15, 17)}
     cases |= {f"cICP primaries {code}": [cicp(code, 13, 0, 1)] for code in (4, 5, 6, 8, 11, 22)}
     cases |= {kind: [chunk] for kind, (chunk, _) in TURNED.items()}
+    cases |= {kind: [with_wrong_checksum(chunk)] for kind, (chunk, _) in DAMAGED.items()}
     with chromium() as browser:
         page: Any = browser.new_page()
         for name, chunks in cases.items():

