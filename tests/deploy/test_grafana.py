@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from deploy.grafana import ROWS, dashboard
-from service.telemetry.metrics import Gauges, Metrics
+from service.telemetry.metrics import Metrics
+from tests.service.observed import GAUGES
 
 SELECTOR = re.compile(r"(eulerlora_\w+|process_\w+)\{([^}]*)\}")
 LABEL = re.compile(r'(\w+)\s*=~?\s*"')
@@ -34,7 +35,7 @@ def labels_of() -> dict[str, set[str]]:
             endings = ("_bucket", "_sum", "_count") if row[2] == "histogram" else ("",)
             for ending in endings:
                 labels[row[1] + ending] = set(re.findall(r"`(\w+)`", row[3])) | TARGET_LABELS
-    metrics = Metrics(lambda: Gauges(True, 0, 0, {}, {}, {}, {}))
+    metrics = Metrics(lambda: GAUGES)
     for family in metrics.registry.collect():  # those of the process
         for sample in family.samples:
             labels.setdefault(sample.name, set(sample.labels) | TARGET_LABELS)
