@@ -138,7 +138,7 @@ def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> 
     """The ECE of the predicted label: 10 equal-width bins (lo, hi], weighted by size."""
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == labels
-    return _binned_error(confidence, correct, weights)
+    return binned_error(confidence, correct, weights)
 
 
 def classwise_calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
@@ -146,7 +146,7 @@ def classwise_calibration_error(probabilities: Floats, labels: Ints, weights: We
     probability, with the same bins.
     """
     by_class = [
-        _binned_error(of_class, labels == k, weights) for k, of_class in enumerate(probabilities.T)
+        binned_error(of_class, labels == k, weights) for k, of_class in enumerate(probabilities.T)
     ]
     errors: Floats = np.mean(by_class, axis=0)
     return errors
@@ -175,7 +175,7 @@ def smooth_calibration_error(probabilities: Floats, labels: Ints, weights: Weigh
     return ratio(total * (low + high) / 2, total)
 
 
-def _binned_error(confidence: Floats, hits: Bools, weights: Weights) -> Floats:
+def binned_error(confidence: Floats, hits: Bools, weights: Weights) -> Floats:
     """The ECE of probabilities (n,) that predict `hits` (n,)."""
     gaps = np.eye(_ECE_BINS)[_bin_indices(confidence)] * (hits - confidence)[:, None]
     return ratio(np.abs(weights @ gaps).sum(axis=1), weights.sum(axis=1))
