@@ -35,6 +35,7 @@ from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set
 from training.data.images import LabelledImage, evenly_spaced
 from training.data.registry import OodSettings
+from training.data.units import Units
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
     Estimate,
@@ -178,7 +179,7 @@ class Outputs:
             mode: fit_temperature(
                 self._logits("calibration", mode).log_softmax(dim=-1),
                 torch.from_numpy(labels),
-                clusters,
+                Units.of_lesions(clusters, labels),
             )
             for mode in MODES
         }

@@ -70,9 +70,7 @@ class Archive:
 
     @property
     def units(self) -> Units:
-        """Each lesion counts once, as an independent one."""
-        _, first, indices = np.unique(self.lesions, return_index=True, return_inverse=True)
-        return Units(indices, self.labels[first], np.arange(len(first)), "lesion")
+        return Units.of_lesions(self.lesions, self.labels)
 
     def images(self, chosen: Bools) -> "Archive":
         modes = {

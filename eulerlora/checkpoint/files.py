@@ -279,6 +279,8 @@ def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> 
 
 
 FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safetensors"
+CALIBRATION_IMAGES = "calibration"
+"""The digests of images that thresholds, temperatures or sets were fitted to, in the latter."""
 CONFIG_FILE, ADAPTERS_FILE = "config.json", "adapters.safetensors"
 AUTO_FILE, CHART_FILE = "auto.json", "reliability.png"
 DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
@@ -371,13 +373,19 @@ def save_checkpoint(
                 config.preprocessing.model_copy(update=chosen_by_recipe),
             )
         if training_images:
-            path = partial / TRAINING_IMAGES_FILE
-            with atomic_write(path) as file:
-                save_file(dict(training_images), file)
-            config = config.model_copy(update={"training_images_sha256": file_sha256(path)})
+            digest = write_training_images(partial, training_images)
+            config = config.model_copy(update={"training_images_sha256": digest})
         write_card(partial, card)
         write_config(partial, config)
         write_known_answer(partial, load_checkpoint(partial).network, config)
+
+
+def write_training_images(folder: Path, digests: Mapping[str, Tensor]) -> str:
+    """Writes what `read_training_images` reads; returns the digest of the file for the config."""
+    path = folder / TRAINING_IMAGES_FILE
+    with atomic_write(path) as file:
+        save_file(dict(digests), file)
+    return file_sha256(path)
 
 
 UNKNOWN_TRAINING = (
@@ -426,11 +434,11 @@ def config_of(
 
 
 def read_training_images(folder: Path) -> dict[str, Tensor]:
-    """Digests of the images that the checkpoint in `folder` was trained on.
+    """Digests of the images that the checkpoint in `folder` was trained or calibrated on.
 
     They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
-    `backbone`; empty if `config.json` has no digest of their file. Raises CheckpointError for a
-    file that is damaged or has another digest.
+    `backbone`; and by CALIBRATION_IMAGES. Empty if `config.json` has no digest of their file.
+    Raises CheckpointError for a file that is damaged or has another digest.
     """
 
     def read() -> dict[str, Tensor]:

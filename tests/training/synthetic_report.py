@@ -60,6 +60,7 @@ REPORT = Report(
     sampled="lesion",
     clusters=800,
     seen=0,
+    fitted=0,
     target=("red",),
     ood_sets={
         "haze": OodSetFacts("shifted", True, Subset(100, 100), 0, "the data set itself"),

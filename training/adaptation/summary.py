@@ -25,7 +25,7 @@ from training.evaluation.report_schema import Report
 from training.optimisation.batches import RunLength
 from training.optimisation.step import warmup_steps
 from training.recipe.schema import AdapterRecipe
-from training.reporting.report import probe_note, seen_note
+from training.reporting.report import basis_notes, probe_note
 
 _COVERAGE = 0.9
 """The usual coverage of prediction sets."""
@@ -194,7 +194,7 @@ def result_lines(report: Report, training: Provenance, out: Path, report_folder:
         lines.append(f"kept: the adapters of epoch {training['best_epoch']}")
     return [
         *lines,
-        *([f"note: {seen_note(report)}"] if report.seen else []),
+        *(f"note: {note}" for note in basis_notes(report)),
         f"report: {report_folder / 'report.md'}; model card: {out / 'README.md'}",
         f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch; for /triage "
         f"with thresholds for this model: eulerlora policy fit {out} --data DIR",

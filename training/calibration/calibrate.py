@@ -10,11 +10,14 @@ import torch
 
 from eulerlora.checkpoint.config import AutoRecord, CheckpointConfig, FeatureConfig
 from eulerlora.checkpoint.files import (
+    CALIBRATION_IMAGES,
     load_checkpoint,
+    read_training_images,
     write_auto_record,
     write_config,
     write_feature_statistics,
     write_known_answer,
+    write_training_images,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
@@ -50,6 +53,7 @@ from training.calibration.thresholds import (
     with_prediction_sets,
     with_thresholds,
 )
+from training.data.copies import image_digests
 from training.data.images import ImageParts, evenly_spaced
 from training.data.units import Units
 from training.evaluation.inference import predict_all
@@ -127,7 +131,13 @@ def calibrate(
         fitted = with_prediction_sets(fitted, rounded, samples, coverage)
         changes = precision_changes(fitted, outputs, rounded, distance)
         fitted = fitted.model_copy(update={"bfloat16": changes})
+    digests = {
+        **read_training_images(folder),
+        CALIBRATION_IMAGES: image_digests(held_out).unique(),
+    }
     with changed_folder(folder) as partial:
+        stored = write_training_images(partial, digests)
+        fitted = fitted.model_copy(update={"training_images_sha256": stored})
         write_feature_statistics(partial, statistics)
         write_known_answer(partial, checkpoint.network.cpu(), fitted)
         write_config(partial, fitted)

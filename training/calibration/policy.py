@@ -24,6 +24,7 @@ import tomlkit
 import torch
 from numpy.typing import NDArray
 from tomlkit.items import InlineTable
+from torch import Tensor
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
@@ -724,12 +725,14 @@ def measure_archive(
     labels: ArchiveLabels,
     options: Options,
     policy: Policy,
+    of_fit: Tensor,
     skip_bad: bool = False,
 ) -> PolicyMeasurement:
-    """The performance of a policy on labelled pictures that had no part in anything.
+    """The performance of a policy on labelled pictures; its name says which had a part in the fit.
 
     `model`: of a stored checkpoint, which knows the images of its training. `archive`: a folder or
-    tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
+    tar archive. `of_fit`: digests of the images that the policy was fitted to. skip_bad, errors: as
+    in `read_local_images`; also DataError as `measure_policy`.
     """
     local = read_local_images(
         archive,
@@ -747,7 +750,7 @@ def measure_archive(
         images = described(images, archive, labels.table)
     scored = score_images(model, images, options, policy.target, labels.title, policy)
     assert model.folder is not None
-    title = named_with_seen(labels.title, model.folder, local.images)
+    title = named_with_seen(labels.title, model.folder, local.images, of_fit)
     return measure_policy(scored, policy, title, labels.outside)
 
 

@@ -24,8 +24,8 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     ADAPTERS_FILE,
+    CALIBRATION_IMAGES,
     CHART_FILE,
-    TRAINING_IMAGES_FILE,
     Checkpoint,
     load_checkpoint,
     read_training_images,
@@ -35,6 +35,7 @@ from eulerlora.checkpoint.files import (
     write_config,
     write_feature_statistics,
     write_known_answer,
+    write_training_images,
 )
 from eulerlora.checkpoint.weights import BACKBONE_FILE, tensors_sha256, write_tensors
 from eulerlora.model import EulerLoRA
@@ -121,7 +122,7 @@ keeps 95% is then below 95%. Results state the confidence in both cases.
 """
 
 _FEATURE_FOLDS = 2
-_COPIED = (ADAPTERS_FILE, BACKBONE_FILE, CHART_FILE, TRAINING_IMAGES_FILE)
+_COPIED = (ADAPTERS_FILE, BACKBONE_FILE, CHART_FILE)
 _SECTION = re.compile(r"^## ", re.MULTILINE)
 
 
@@ -462,7 +463,7 @@ def calibrate_site(
     samples = [*CALIBRATED_SAMPLES, settings.samples]
     outputs = CalibrationOutputs.of(model, images, data, samples)
     start = _SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
-    trained = _training_images(source, images) if held_out and parts[_HEADS].met else b""
+    known, of_fit = read_training_images(source), image_digests(images)
 
     def fitted(fit: _SiteFit) -> Checkpoint:
         facts = {  # without a date, so that a second fit has the same revision
@@ -485,9 +486,8 @@ def calibrate_site(
             digest = tensors_sha256(dict(network.adapter_parameters()))
             adapters = config.adapters.model_copy(update={"sha256": digest})
             config = config.model_copy(update={"adapters": adapters})
-            if trained:
-                digest = hashlib.sha256(trained).hexdigest()
-                config = config.model_copy(update={"training_images_sha256": digest})
+        digest = hashlib.sha256(save(_digests(known, of_fit, fit))).hexdigest()
+        config = config.model_copy(update={"training_images_sha256": digest})
         return replace(
             checkpoint,
             network=network,
@@ -526,13 +526,13 @@ def calibrate_site(
     if fit.policy_fit is not None and new_policy is not None:
         after = results.get("after")
         measured = () if after is None or after.policy is None else (after.policy,)
-        known = {image.name for image in (images if fit.heads is not None else seen or ())}
-        in_training = len({image.name for image in images} & known)
+        shown = {image.name for image in (images if fit.heads is not None else seen or ())}
+        in_training = len({image.name for image in images} & shown)
         evidence = evidence_of(written, options, fit.policy_fit, data, measured, in_training)
         new_policy = new_policy.model_copy(update={"evidence": evidence})
     adapters = None if fit.heads is None else dict(written.network.adapter_parameters())
     with new_folder(out) as partial:
-        _write_files(partial, source, written, adapters, trained)
+        _write_files(partial, source, written, adapters, _digests(known, of_fit, fit))
         if new_policy is not None:
             settings.policy.write(partial / "policy.toml", new_policy)
     return SiteReport(
@@ -565,13 +565,15 @@ def _compare(
     return helps, result
 
 
-def _training_images(source: Path, images: Sequence[LabelledImage]) -> bytes:
-    """`training_images.safetensors` with these images too; empty if the source has none."""
-    stored = read_training_images(source)
-    if not stored:
-        return b""
-    of_heads = torch.cat([stored["adapters"], image_digests(images)])
-    return save({**stored, "adapters": of_heads.unique()})
+def _digests(known: Mapping[str, Tensor], of_fit: Tensor, fit: _SiteFit) -> dict[str, Tensor]:
+    """Digests of the images of the source, `known`, with those of a fit."""
+    changed = {CALIBRATION_IMAGES: [of_fit]}
+    if fit.heads is not None and "adapters" in known:
+        changed["adapters"] = [of_fit]
+    return {**known} | {
+        name: torch.cat([*added, *([known[name]] if name in known else [])]).unique()
+        for name, added in changed.items()
+    }
 
 
 def _site_parts(
@@ -685,7 +687,7 @@ def _write_files(
     source: Path,
     checkpoint: Checkpoint,
     adapters: Mapping[str, Tensor] | None,
-    training_images: bytes,
+    digests: Mapping[str, Tensor],
 ) -> None:
     """Writes the files of a checkpoint with the weights of that in `source`, which does not change.
 
@@ -696,7 +698,7 @@ def _write_files(
         source: Of the checkpoint that was fitted.
         checkpoint: With the new config.
         adapters: With refitted heads; None for those of `source`.
-        training_images: Content of this file with refitted heads; empty without it.
+        digests: Of the images of training and calibration.
     """
     config = checkpoint.config
     for name in _COPIED:
@@ -705,9 +707,7 @@ def _write_files(
                 shutil.copyfile(original, copied)
     if adapters is not None:
         write_tensors(folder / ADAPTERS_FILE, adapters, torch.float32, {})
-        if training_images:
-            with atomic_write(folder / TRAINING_IMAGES_FILE) as stored:
-                stored.write_bytes(training_images)
+    write_training_images(folder, digests)
     if checkpoint.feature_distance is not None:
         write_feature_statistics(folder, checkpoint.feature_distance.statistics)
     write_card(folder, _site_card(stored_card(source), config))

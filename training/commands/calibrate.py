@@ -258,7 +258,11 @@ def policy_fit_command(
         operating_curves,
         score_images,
     )
-    from training.data.copies import images_in_training, named_with_seen  # noqa: PLC0415
+    from training.data.copies import (  # noqa: PLC0415
+        image_digests,
+        images_in_training,
+        named_with_seen,
+    )
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
@@ -283,20 +287,21 @@ def policy_fit_command(
 
     part = images.held_out
 
-    def named(part: str) -> str:
-        return named_with_seen(f"{images.name}, {part} part", checkpoint, images.parts[part])
-
     fitted_images = scored(part)
     fit = fit_policy(fitted_images, target, sensitivity, predictive_value, uncertain)
     fitted = file.fitted(fit)
     measured = []
     if part != TEST:
-        measured.append(measure_policy(scored(TEST, fitted), fitted, named(TEST)))
+        name = named_with_seen(f"{images.name}, {TEST} part", checkpoint, images.parts[TEST])
+        measured.append(measure_policy(scored(TEST, fitted), fitted, name))
+    of_fit = image_digests(images.parts[part] if others else ())
     measured += [
-        measure_archive(model, path, labels, options, fitted, skip_bad) for path, labels in others
+        measure_archive(model, path, labels, options, fitted, of_fit, skip_bad)
+        for path, labels in others
     ]
-    name = named(part)
     seen = images_in_training(checkpoint, images.parts[part]) or ()
+    remark = f" (training was shown {len(seen):,} of its images)" if seen else ""
+    name = f"{images.name}, {part} part{remark}"
     evidence = evidence_of(model, options, fit, name, measured, len(seen))
     fitted = fitted.model_copy(update={"evidence": evidence})
     file.write(policy, fitted)

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.files import read_training_images
+from eulerlora.checkpoint.files import CALIBRATION_IMAGES, read_training_images
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import write_csv_rows
@@ -88,27 +88,63 @@ def data_digest(
     return sha256.hexdigest()
 
 
-def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[LabelledImage] | None:
-    """Those of the images that the checkpoint in `folder` was trained on.
+@dataclass(frozen=True)
+class KnownImages:
+    """Those of some images that a checkpoint knows.
 
-    They are images of any training that the checkpoint knows, of its adapters or of its backbone.
+    Attributes:
+        trained: That any training of its adapters or backbone was shown; None if it has no digests
+            of these.
+        fitted: That its thresholds, temperatures or prediction sets were fitted to; None likewise.
+    """
+
+    trained: list[LabelledImage] | None
+    fitted: list[LabelledImage] | None
+
+
+def known_images(folder: Path, images: Sequence[LabelledImage]) -> KnownImages:
+    """The images that the checkpoint in `folder` was trained or calibrated on.
+
     Another of n images is among them by chance with a probability of n * 2**-64 for each stored
-    digest. None if the checkpoint has no digests.
+    digest.
 
     Raises:
         CheckpointError: For a damaged file.
     """
     stored = read_training_images(folder)
-    if not stored:
-        return None
-    seen = torch.isin(image_digests(images), torch.cat(list(stored.values()))).tolist()
-    return [image for image, is_seen in zip(images, seen, strict=True) if is_seen]
+    trained = [digests for name, digests in stored.items() if name != CALIBRATION_IMAGES]
+    fitted = [digests for name, digests in stored.items() if name == CALIBRATION_IMAGES]
+    digests = image_digests(images) if stored else torch.tensor([])
+
+    def among(known: Sequence[Tensor]) -> list[LabelledImage] | None:
+        if not known:
+            return None
+        found = torch.isin(digests, torch.cat([*known])).tolist()
+        return [image for image, is_found in zip(images, found, strict=True) if is_found]
+
+    return KnownImages(among(trained), among(fitted))
 
 
-def named_with_seen(name: str, folder: Path, images: Sequence[LabelledImage]) -> str:
-    """The name of a set, with the number of its images in the training of a checkpoint."""
-    seen = images_in_training(folder, images)
-    return f"{name} (training was shown {len(seen):,} of its images)" if seen else name
+def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[LabelledImage] | None:
+    """`KnownImages.trained`."""
+    return known_images(folder, images).trained
+
+
+def named_with_seen(
+    name: str, folder: Path, images: Sequence[LabelledImage], of_fit: Tensor | None = None
+) -> str:
+    """The name of a measured set, with the number of its images that a checkpoint knows.
+
+    `of_fit` has the digests of the images that something else was fitted to.
+    """
+    known = known_images(folder, images)
+    fitted = {image.name for image in known.fitted or ()}
+    if of_fit is not None:
+        found = torch.isin(image_digests(images), of_fit).tolist()
+        fitted |= {image.name for image, is_found in zip(images, found, strict=True) if is_found}
+    counts = {"training was shown": len(known.trained or ()), "fits used": len(fitted)}
+    notes = [f"{what} {count:,} of its images" for what, count in counts.items() if count]
+    return f"{name} ({', '.join(notes)})" if notes else name
 
 
 _THUMBNAIL = 16  # pixels

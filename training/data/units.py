@@ -58,6 +58,12 @@ class Units:
             unit=unit,
         )
 
+    @classmethod
+    def of_lesions(cls, lesions: _Ints, labels: _Ints) -> "Units":
+        """Lesions of one class each, which are their own groups, from those of n images."""
+        _, first, indices = np.unique(lesions, return_index=True, return_inverse=True)
+        return cls(indices, labels[first], np.arange(len(first)), "lesion")
+
     def __len__(self) -> int:
         return len(self.labels)
 

@@ -20,7 +20,7 @@ from eulerlora_contract.answers import TargetClasses
 from eulerlora_contract.policy.policy import default_policy
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import Options
-from training.data.copies import images_in_training
+from training.data.copies import KnownImages, images_in_training, known_images
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.data.units import Units
 from training.evaluation.inference import predict_all
@@ -146,17 +146,21 @@ def evaluate(
     test = evaluated(TEST, TEST, shown, True)
     sets = {o.name: evaluated(o.name, o.group, o.images, o.generated) for o in used}
     target, units = _target_of(model.config), Units.of(shown)
+    data = f"{images.name}, test part" if len(images.parts) > 1 else images.name
+    folder = model.folder
+    known = KnownImages(None, None) if folder is None else known_images(folder, shown)
     report = Report(
         model=model.config.name,
         revision=_revision(models),
         precision=model.precision,
-        data=f"{images.name}, test part" if len(images.parts) > 1 else images.name,
+        data=data,
         images=len(shown),
         unit=units.unit,
         units=len(units),
         sampled=units.group,
         clusters=len(np.unique(units.groups)),
-        seen=_seen(model, shown),
+        seen=None if known.trained is None else len(known.trained),
+        fitted=_fitted(model.config, data, known, len(shown)),
         notes=[
             printable(note)
             for note in (*images.notes, *(note for outside in ood for note in outside.notes))
@@ -176,6 +180,20 @@ def evaluate(
     )
     training = [member.config.provenance.get("training", {}) for member in models]
     return Evaluation(report, model.classes, test, sets, training)
+
+
+def _fitted(config: CheckpointConfig, data: str, known: KnownImages, images: int) -> int | None:
+    """How many test images the calibration used; None if it is not known.
+
+    Without digests, the parts of a data set are told apart by their names.
+    """
+    if known.fitted is not None:
+        return len(known.fitted)
+    names = {of.data for of in config.thresholds} | {of.data for of in config.prediction_sets}
+    if data in names:
+        return images
+    name = data.removesuffix(", test part")
+    return 0 if all(other.startswith(f"{name}, ") for other in names) else None
 
 
 def _seen(model: EulerLoRA, images: Sequence[LabelledImage]) -> int | None:

@@ -235,6 +235,8 @@ class Report:
         clusters: Of the test images; equal to images if no groups are known.
         seen: Test images that the training of the adapters or of the backbone was shown; None if it
             is not known.
+        fitted: Test images that thresholds, temperatures or prediction sets were fitted to; None if
+            it is not known.
         target: Classes whose sensitivity is reported together.
         ood_sets: By name.
         probe: Only from the training itself.
@@ -251,6 +253,7 @@ class Report:
     sampled: Unit
     clusters: int
     seen: int | None
+    fitted: int | None
     target: Sequence[str]
     ood_sets: Mapping[str, OodSetFacts]
     modes: Sequence[ModeReport]

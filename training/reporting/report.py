@@ -190,8 +190,8 @@ def summary_sections(report: Report) -> list[str]:
 def data_summary(report: Report) -> str:
     precision = "" if report.precision == "float32" else f", predicted in {report.precision}"
     measured = f"Measured on {report.data}: {counted_images(report)}{precision}."
-    note = seen_note(report)
-    return f"{measured} **{note}.**" if note else measured
+    notes = "".join(f" **{note}.**" for note in basis_notes(report))
+    return f"{measured}{notes}"
 
 
 def probe_note(probe: ProbeComparison) -> str:
@@ -219,19 +219,30 @@ def _no_interval(groups: int) -> str:
     return "the difference is the same in all resamples, which gives no interval"
 
 
-def seen_note(report: Report) -> str:
-    """What it means that training was shown test images, or may have been; "" if not."""
+def basis_notes(report: Report) -> Iterator[str]:
+    """Yields what it means that test images were trained on or fitted to, or may have been."""
     if report.seen is None:
-        return (
+        yield (
             "The images that the model was trained on are not recorded: test images among them "
             "are not recognised, and make figures too good"
         )
-    if not report.seen:
-        return ""
-    return (
-        f"The training of the model or of its backbone was shown {report.seen:,} of the "
-        f"{report.images:,} test images: all figures on them are too good"
-    )
+    elif report.seen:
+        yield (
+            f"The training of the model or of its backbone was shown {report.seen:,} of the "
+            f"{report.images:,} test images: all figures on them are too good"
+        )
+    if report.fitted is None:
+        yield (
+            "The images that the thresholds, temperature and prediction sets were fitted to are "
+            "not recorded: test images among them are not recognised, and make calibration errors, "
+            "NLL, flagged and covered shares too good"
+        )
+    elif report.fitted:
+        yield (
+            f"The thresholds, temperature or prediction sets were fitted to {report.fitted:,} of "
+            f"the {report.images:,} test images: calibration errors, NLL, flagged and covered "
+            "shares on them are too good"
+        )
 
 
 def result_sections(report: Report) -> Iterator[tuple[str, str]]:
@@ -267,7 +278,8 @@ def _checklist(report: Report) -> str:
     known = [
         f"model: `{report.model}`, {report.revision}; its card has recipe, seed, commit and data",
         f"test images: {report.data}, {counted_images(report)} ({counts})",
-        seen_note(report) or "no test image was in the training or pretraining, as far as recorded",
+        "; ".join(basis_notes(report))
+        or "no test image was in training, pretraining or calibration, as far as recorded",
         f"predictions: {samples}, in {report.precision}",
         f"intervals: 95%, over {report.sampled}s, for the choice of test images only",
         "OOD thresholds: those of the tables, fitted to the data that `config.json` names",

@@ -147,6 +147,22 @@ def test_an_evaluation_tests_on_all_images_of_another_folder_only(
     assert (of_same_name.images, "rename" in " ".join(of_same_name.notes)) == (12, True)
 
 
+def test_an_evaluation_on_calibration_pictures_in_another_folder_says_so(
+    trained: Path, labelled: Path, tmp_path: Path
+) -> None:
+    images = read_dataset(dataset_settings(read_config(trained)), labelled)
+    calibrated = images.parts["calibration"]
+    for image in calibrated:
+        folder = tmp_path / "other" / images.class_names[image.label]
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(labelled / "set" / image.name, folder / f"{len(list(folder.iterdir()))}.png")
+    report = tmp_path / "report"
+    arguments = ("--data", tmp_path / "other", "--mode", "det", "--out", report)
+    done = succeed("evaluate", trained, *arguments)
+    assert f"fitted to {len(calibrated)} of the {len(calibrated)} test images" in done.out
+    assert (read_report(report).fitted, read_report(report).seen) == (len(calibrated), 0)
+
+
 def test_an_external_set_may_lack_add_and_rename_classes(trained: Path, tmp_path: Path) -> None:
     data, noise = tmp_path / "elsewhere", np.random.default_rng(10)
     for name, colour in {"Blue": "blue", "crimson": "red", "grey": "green"}.items():

@@ -28,6 +28,7 @@ from training.data.copies import (
     check_images,
     image_digests,
     images_in_training,
+    known_images,
     named_with_seen,
     oriented_digest,
     write_copies,
@@ -218,6 +219,18 @@ def test_lossless_copies_are_recognised_and_other_images_are_not(
     assert [image.name for image in seen] == ["png", "metadata", "webp", "shape"]
     assert " 4 of its images" in named_with_seen("set", checkpoint_copy, list(copies.values()))
     assert named_with_seen("set", checkpoint_copy, [copies["jpeg"]]) == "set"
+
+
+def test_pictures_of_a_calibration_are_told_from_those_of_a_training(
+    copies: dict[str, LabelledImage], checkpoint_copy: Path
+) -> None:
+    shown = list(copies.values())
+    write_training_images(checkpoint_copy, save({"calibration": image_digests([copies["jpeg"]])}))
+    known = known_images(checkpoint_copy, shown)
+    assert (known.trained, known.fitted) == (None, [copies["jpeg"]])
+    assert named_with_seen("set", checkpoint_copy, shown) == "set (fits used 1 of its images)"
+    of_fit = image_digests([copies["png"]])
+    assert "used 4 of its" in named_with_seen("set", checkpoint_copy, shown, of_fit)
 
 
 @pytest.mark.parametrize("content", [b"", save({"adapters": torch.zeros(3)})])

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.checkpoint.files import load_checkpoint, read_config, write_config
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Summary, Trajectories
@@ -41,7 +41,8 @@ from training.evaluation.evaluate import (
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Estimate, Estimates, Proportion, proportion, unit_weights
 from training.evaluation.metrics import risk_coverage, selective_metrics
-from training.evaluation.report_schema import OodSetFacts, Subset
+from training.evaluation.report_schema import OodSetFacts, Report, Subset
+from training.reporting.report import data_summary
 
 
 def labelled(folder: Path, labels: Sequence[int]) -> list[LabelledImage]:
@@ -213,6 +214,33 @@ def test_images_of_the_training_are_counted_in_every_set(
     model, sets = EulerLoRA.load(checkpoint_copy), [OodSet("other", other)]
     report = evaluate(model, dataset(model, test), sets, [model.options()]).report
     assert (report.seen, report.ood_sets["other"].seen) == (len(test) - 3, 2)
+
+
+def test_images_of_the_calibration_are_counted_by_digest_or_by_the_name_of_the_part(
+    checkpoint_copy: Path, image_folder: Path
+) -> None:
+    test = labelled(image_folder / "test", [0, 1, 2])
+    options = [EulerLoRA.load(checkpoint_copy).options()]
+    config = read_config(checkpoint_copy)
+
+    def fitted(data: str) -> Report:
+        thresholds = tuple(of.model_copy(update={"data": data}) for of in config.thresholds)
+        write_config(checkpoint_copy, config.model_copy(update={"thresholds": thresholds}))
+        model = EulerLoRA.load(checkpoint_copy)
+        images = replace(dataset(model, test), name="squares")
+        return evaluate(model, images, [], options).report
+
+    assert fitted("squares").fitted == len(test)
+    assert fitted("squares, calibration part").fitted == 0
+    unknown = fitted("circles, calibration part")
+    assert unknown.fitted is None
+    assert "not recorded" in data_summary(unknown).partition("fitted")[2]
+    digests = image_digests(test[5:])
+    write_training_images(checkpoint_copy, save({"calibration": digests}))
+    config = read_config(checkpoint_copy)
+    found = fitted("circles, calibration part")
+    assert (found.fitted, found.seen) == (len(test) - 5, None)
+    assert f"fitted to {len(test) - 5} of the {len(test)} test images" in data_summary(found)
 
 
 def test_every_image_is_read_once_for_all_modes(checkpoint_folder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.program import run, succeed
 from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json
 from training.reporting.model_card import model_card, write_model_card
-from training.reporting.report import data_summary, result_sections, seen_note
+from training.reporting.report import basis_notes, data_summary, result_sections
 from training.reporting.tables import metrics_table
 
 
@@ -224,14 +224,15 @@ def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_pat
     adapted.save(folder, Preprocessing(size=16))
     assert UNKNOWN_TRAINING in (folder / "README.md").read_text()
     report = replace(REPORT, revision=stored_revision(folder), seen=None)
-    assert seen_note(report) in data_summary(report)
+    (note,) = basis_notes(report)
+    assert note in data_summary(report)
     (tmp_path / "report.json").write_bytes(report_json(report))
     (tmp_path / "reliability.png").write_bytes(b"a chart")
     write_model_card(folder, tmp_path)
     card = (folder / "README.md").read_text()
     assert "The images that it was trained on are not recorded." in card
     assert "trained elsewhere (in a loop on `eulerlora.adapt`)" in card
-    assert seen_note(report) in card
+    assert note in card
     assert "eulerlora evaluate run/" in card
     assert "eulerlora train" not in card
 
