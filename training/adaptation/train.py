@@ -240,11 +240,16 @@ def _check_finished(shared: _SharedRun, folder: Path) -> None:
 
 
 def check_data(
-    recipe: AdapterRecipe, recipe_folder: Path, data: Path, copies: Path | None = None
+    recipe: AdapterRecipe,
+    recipe_folder: Path,
+    data: Path,
+    copies: Path | None = None,
+    skip_bad: bool = False,
 ) -> bool:
     """Checks the data of a recipe and prints what it finds; True if `train` takes them.
 
-    Unreadable images and copies are listed; the copies also in the CSV file `copies`.
+    Unreadable images and copies are listed; the copies also in the CSV file `copies`. With
+    `skip_bad`, as in `train`, unreadable images are no reason to refuse.
 
     Raises:
         DataError: For labels and folders that cannot be used.
@@ -257,7 +262,8 @@ def check_data(
     print_lines([*check_lines(check, images, side), *copies_lines(check), *basis_lines(images)])
     if copies is not None:
         write_copies(copies, check)
-    return not (images.skipped or check.in_classes or check.in_parts)
+    unusable = images.skipped and not skip_bad
+    return not (unusable or check.in_classes or check.in_parts)
 
 
 def _read_labelled(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> ImageParts:

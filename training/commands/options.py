@@ -54,6 +54,8 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
         attributes: tuple[str, ...],
         renamed: tuple[str, ...],
         ignored: tuple[str, ...],
+        tables: tuple[str, ...],
+        one_hot: str,
         **options: Any,
     ) -> Any:
         from training.data.dataset import LabelTable, UnreadDataError  # noqa: PLC0415 - torch
@@ -67,6 +69,8 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "attributes": attributes,
                 "renamed": _mapping(renamed),
                 "ignored": ignored,
+                "tables": tables,
+                "one_hot": tuple(name.strip() for name in one_hot.split(",") if name.strip()),
             }
         )
         try:
@@ -79,6 +83,20 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
             f"--{column}-column", metavar="NAME", help=f"Column of labels.csv with the {column}."
         )(with_table)
     for option in (
+        click.option(
+            "--one-hot",
+            default="",
+            metavar="NAMES",
+            help="Columns of the table with a 1 for the class, such as MEL,NV,BCC.",
+        ),
+        click.option(
+            "--table",
+            "tables",
+            multiple=True,
+            metavar="FILE",
+            help="Table of labels in the folder of the pictures instead of labels.csv. Repeat it "
+            "for tables with further columns of the same pictures.",
+        ),
         click.option(
             "--attribute",
             "attributes",
@@ -123,8 +141,9 @@ def _mapping(renamed: tuple[str, ...]) -> dict[str, str]:
 def _suggested(suggestion: Suggestion, options: Mapping[str, Any]) -> str:
     """The present command with the suggested options."""
     words = sys.argv[1:]
-    if suggestion.recipe is not None:
-        words[words.index(options["recipe"])] = suggestion.recipe
+    added = suggestion.options
+    if suggestion.recipe is not None and "recipe" in options:
+        words[words.index(options["recipe"])], added = suggestion.recipe, ()
     if suggestion.folder is not None:
         given, words = words, []
         for word in given:
@@ -134,7 +153,7 @@ def _suggested(suggestion: Suggestion, options: Mapping[str, Any]) -> str:
                 is_data = word.startswith("--data=")
                 words.append(f"--data={suggestion.folder}" if is_data else word)
     purpose = f"{suggestion.purpose}, run: " if suggestion.purpose else "run: "
-    return f"{purpose}{shlex.join(['eulerlora', *words, *suggestion.options])}"
+    return f"{purpose}{shlex.join(['eulerlora', *words, *added])}"
 
 
 def image_options(command: Callable[..., Any]) -> Callable[..., Any]:

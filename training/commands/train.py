@@ -195,7 +195,7 @@ def train_command(
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
     if out is None or check:
-        if not check_data(settings, path.parent, data, copies):
+        if not check_data(settings, path.parent, data, copies, skip_bad):
             raise click.ClickException("a training would refuse these data")
         return
     curves = _tracking(trackers, track_dir, out, settings)

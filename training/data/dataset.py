@@ -30,6 +30,8 @@ class LabelTable(Settings):
     attributes: tuple[str, ...] = ()
     renamed: dict[str, str] = {}
     ignored: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    one_hot: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,12 @@ class DataSettings(Settings):
     """For imagefolder, the class of local labels, as with `--class`."""
     ignored: tuple[str, ...] = optional(())
     """For imagefolder, labels whose images are left out, as with `--ignore`."""
+    tables: tuple[str, ...] = optional(())
+    """For imagefolder, the tables of labels instead of `labels.csv`, as with `--table`; later ones
+    add columns to the rows of the first one, by the path.
+    """
+    one_hot: tuple[str, ...] = optional(())
+    """For imagefolder, columns of the table with a 1 for the class, as with `--one-hot`."""
     at_most: dict[Part, PositiveInt] = {}
     """Maximum number of images by part; a smaller part is a stratified subset, the same for every
     seed.

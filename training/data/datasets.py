@@ -20,7 +20,8 @@ from training.data.images import (
     evenly_spaced,
     refuse,
 )
-from training.data.labels import PART_WORDS
+from training.data.labels import PART_WORDS, mask_notes
+from training.data.layouts import mask_names
 from training.data.local_images import read_local_images
 from training.data.registry import (
     DATA_SETS,
@@ -76,17 +77,18 @@ def evaluated_dataset(
     name = printable(path.absolute().name)  # as in the provenance
     same_name = trained_on.startswith(f"{name}, ")
     if kind.published:
-        mapped = table is not None and bool(table.renamed or table.ignored or table.columns)
+        mapped = table is not None and bool(
+            table.renamed or table.ignored or table.columns or table.tables
+        )
         is_other = mapped or not kind.is_in(path)
         why = f"the folder is not that of {kind.title}"
     else:
         is_other = not same_name and images_in_training(folder, _images_in(path)) == []
         why = f"none was in the training on {trained_on}"
     if is_other:
-        mapping = {"renamed": {}, "ignored": ()} if table is None else {
-            "renamed": table.renamed, "ignored": table.ignored
-        }  # fmt: skip
-        own = settings.table.model_copy(update=mapping)
+        given = LabelTable() if table is None else table
+        of_folder = ("renamed", "ignored", "tables", "one_hot")
+        own = settings.table.model_copy(update={key: getattr(given, key) for key in of_folder})
         local = read_local_images(path, config.classes, own, skip_bad=skip_bad)
         absent = {*range(len(config.classes))} - {image.label for image in local.images}
         notes = [*local.notes, f"all images are tested on, because {why}"]
@@ -281,7 +283,8 @@ def pretraining_images(
 def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodSet:
     folder = directory / path
     decoded = decoded_images(folder)
-    names = sorted(decoded.names)
+    masks = mask_names(decoded.names)
+    names = sorted(decoded.names - masks)
     in_part = [n for n in names if "/" in n and PART_WORDS.get(n.split("/")[0].lower()) == part]
     names = in_part or names
     skipped = {(PurePath(path) / n).as_posix(): decoded.bad[n] for n in names if n in decoded.bad}
@@ -293,5 +296,6 @@ def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodS
         found = "".join(f"; {note}" for note in decoded.left_out.notes)
         raise DataError(f"{folder}: expected usable images, got none that can be decoded{found}")
     name = printable(folder.resolve().name)  # without its path: notes stand in reports and cards
-    notes = tuple(f"{name}: {note}" for note in decoded.left_out.notes)
+    left_out = (*decoded.left_out.notes, *mask_notes(masks))
+    notes = tuple(f"{name}: {note}" for note in left_out)
     return OodSet(name, images, skipped, notes=notes)

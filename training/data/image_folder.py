@@ -50,7 +50,7 @@ class ImageFolder(DataSet):
         classes = tuple(
             ClassName(name=name, description=descriptions.get(name, name)) for name in split.classes
         )
-        layout = LABELS if split.labels.table else self.title
+        layout = self.title if split.labels.table is None else split.labels.table.name
         name = f"{printable(path.absolute().name)}, {layout}{split_suffix(settings.split)}"
         return ImageParts(name, classes, parts, notes=split.labels.notes)
 

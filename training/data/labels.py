@@ -1,17 +1,18 @@
 """Labels of a user's images by class folders or by `labels.csv`, their checks and their parts."""
 
-import csv
-import io
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import get_args
 from unicodedata import normalize
 
-from eulerlora_client.images import hidden_name, left_out_notes
+from eulerlora.images.files import EXTENSIONS, is_image_name
+from eulerlora_client.images import hidden_name, left_out_notes, list_files
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages
@@ -25,19 +26,20 @@ from training.data.dataset import (
 )
 from training.data.identifiers import MISSING, Identifiers, read_identifiers
 from training.data.images import UNKNOWN
+from training.data.layouts import (
+    TABLE_SUFFIXES,
+    UnreadTable,
+    mask_classes,
+    mask_names,
+    public_set,
+    unlike_classes,
+    unread_tables,
+)
 from training.data.splits import Part, Split, SplitParts, parts_of
+from training.data.tables import LIKELY_NAMES, SEPARATORS, read_tables, reader_of_pictures
 
 _COLUMNS: tuple[Column, ...] = get_args(Column)
 PATH, _LABEL, _GROUP, _LESION, _SPLIT = _COLUMNS
-_LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
-    PATH: ("file", "filename", "file_name", "image", "image_id", "name", "picture"),
-    _LABEL: ("class", "diagnosis", "dx", "target", "category"),
-    _GROUP: ("patient", "patient_id", "subject", "case", "person"),
-    _LESION: ("lesion_id", "lesion_number", "mole"),
-    _SPLIT: ("part", "partition", "set", "subset", "fold"),
-}
-"""Names that other tables have for the columns."""
-_SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _SPELLING = re.compile(r"[\s\u200b\ufeff]|(?<=\d)\.0+(?=\s*$)")
 """What does not tell classes apart: spaces, and the decimals of a spreadsheet."""
 _INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
@@ -80,6 +82,7 @@ class Labels:
     rows: Sequence[ImageLabel]
     notes: tuple[str, ...] = ()  # remarks for the user
     ignored: int = 0  # rows that are left out because of their label
+    masks: Collection[str] = ()  # names of pictures that are left out as masks of others
 
     @property
     def path(self) -> Path:
@@ -98,20 +101,34 @@ def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labe
         raise DataError(
             f"{path}: expected a table {LABELS} in a folder, got one in an archive; unpack it"
         )
-    table, notes = _table_in(path)
-    others = images.left_out.others - Counter([] if table is None else [table.suffix.lower()])
-    notes += tuple(left_out_notes(others, images.left_out.hidden))
-    if table is None:
-        rows, folder_notes = folder_labels(path, images.names)
-        labels = Labels(path, None, rows, (*notes, *folder_notes))
+    if settings.tables and not path.is_dir():
+        raise DataError(f"{path}: expected a folder with --table, got an archive; unpack it")
+    tables, notes = _tables_in(path, settings)
+    suffixes = Counter(table.suffix.lower() for table in tables)
+    notes += tuple(left_out_notes(images.left_out.others - suffixes, images.left_out.hidden))
+    names = images.names
+    if tables:
+        labels = _read_rows(Labels(path, tables[0], (), notes), tables, names, settings)
     else:
-        labels = _read_table(Labels(path, table, (), notes), images.names, settings)
-    unlabelled = sorted(images.names - {row.name for row in labels.rows})
+        masks = mask_names(names)
+        names -= masks
+        rows, folder_notes = folder_labels(path, names)
+        known = public_set(images.names)
+        notes += () if known is None else (f"the files are those of {known.name}: {known.note}",)
+        notes += mask_notes(masks)
+        labels = Labels(path, None, rows, (*notes, *folder_notes), masks=masks)
+    unlabelled = sorted(names - {row.name for row in labels.rows})
     if unlabelled:
-        where = "outside of the class folders" if table is None else f"not in {table.name}"
+        where = f"not in {tables[0].name}" if tables else "outside of the class folders"
         note = f"{len(unlabelled):,} images are {where} and are left out, such as {unlabelled[0]}"
         labels = replace(labels, notes=(*labels.notes, note))
     return labels
+
+
+def mask_notes(masks: Collection[str]) -> tuple[str, ...]:
+    if not masks:
+        return ()
+    return (f"{len(masks):,} masks of other pictures are left out, such as {min(masks)}",)
 
 
 def with_classes(labels: Labels, settings: LabelTable) -> Labels:
@@ -139,8 +156,14 @@ def with_classes(labels: Labels, settings: LabelTable) -> Labels:
     return replace(labels, rows=rows, ignored=ignored, notes=(*labels.notes, *notes))
 
 
-def _table_in(path: Path) -> tuple[Path | None, tuple[str, ...]]:
-    """The table of a folder, and a note on other tables or on its name."""
+def _tables_in(path: Path, settings: LabelTable) -> tuple[Sequence[Path], tuple[str, ...]]:
+    """The tables of a folder, and a note on other tables or on the name."""
+    if settings.tables:
+        tables = [path / name for name in settings.tables]
+        for table in tables:
+            if not table.is_file():
+                raise DataError(f"{table}: expected a table of labels, got no such file")
+        return tables, ()
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
     tables = [file for file in files if file.name.lower() == LABELS]
     if len(tables) > 1:
@@ -148,38 +171,39 @@ def _table_in(path: Path) -> tuple[Path | None, tuple[str, ...]]:
         raise DataError(f"{path}: expected one {LABELS}, got {names}")
     if tables:
         note = f"{tables[0].name} is read as {LABELS}"
-        return tables[0], () if tables[0].name == LABELS else (note,)
-    endings = (".csv", ".tsv", ".xls", ".xlsx", ".jsonl", ".parquet")
-    others = [file.name for file in files if file.suffix.lower() in endings]
-    note = f"{', '.join(others)} is not read; a table of labels has the name {LABELS}"
-    return None, (note,) if others else ()
+        return tables, () if tables[0].name == LABELS else (note,)
+    others = [file.name for file in files if file.suffix.lower() in TABLE_SUFFIXES]
+    note = f"{', '.join(others)} is not read; --table names a table of labels"
+    return (), (note,) if others else ()
 
 
-def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) -> Labels:
+def _read_rows(
+    labels: Labels, tables: Sequence[Path], names: Collection[str], settings: LabelTable
+) -> Labels:
     path = labels.path
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        separator = max(_SEPARATORS, key=text.partition("\n")[0].count)
-        reader = csv.reader(io.StringIO(text), delimiter=separator)
-        header = [name.strip().lower() for name in next(reader, [])]
-        lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
-    for number, cells in lines:
-        if len(cells) != len(header):
-            raise DataError(f"{path} line {number}: expected a cell for each column, as in line 1")
+    columns = {name: settings.columns.get(name, name).strip().lower() for name in _COLUMNS}
+    table = read_tables(tables, columns[PATH])
+    header, lines, separator = table.header, table.lines, table.separator
     index = {at for at, name in enumerate(header) if _INDEX_NAME.fullmatch(name)
              and all(not cells[at] or cells[at].isdigit() for _, cells in lines)}  # fmt: skip
-    columns = {name: settings.columns.get(name, name).strip().lower() for name in _COLUMNS}
     notes = [f"the column without a name in {path.name} is ignored"] if index else []
     used = [name for at, name in enumerate(header) if at not in index]
     attributes = {name: name.strip().lower() for name in settings.attributes}
-    notes += _check_columns(path, used, columns, [*attributes.values()], settings.ignore_columns)
+    one_hot = {name: name.strip().lower() for name in settings.one_hot}
+    if one_hot:
+        del columns[_LABEL]
+    further = [*attributes.values(), *one_hot.values()]
+    notes += _check_columns(path, used, columns, further, settings.ignore_columns)
     at = {column: header.index(name) for column, name in columns.items() if name in header}
-    name_of = _reader_of_paths(labels.folder, names)
-    known, identifier_notes = _with_identifiers(
-        [{column: cells[at[column]] for column in at} for _, cells in lines]
-    )
+    name_of = reader_of_pictures(labels.folder, names, mask_names(names))
+    of_lines = [{column: cells[at[column]] for column in at} for _, cells in lines]
+    if one_hot:
+        class_at = {name: header.index(column) for name, column in one_hot.items()}
+        of_lines = [
+            {**row, _LABEL: _one_hot_label(f"{path} line {number}", cells, class_at)}
+            for row, (number, cells) in zip(of_lines, lines, strict=True)
+        ]
+    known, identifier_notes = _with_identifiers(of_lines)
     rows = [
         replace(
             _row(path, number, of_columns, name_of),
@@ -192,11 +216,31 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
     ]
     notes += identifier_notes
     if separator != ",":
-        notes.append(f"{path.name} is read as separated by {_SEPARATORS[separator]}")
-    if "\\" in text and any("/" in row.name for row in rows):
+        notes.append(f"{path.name} is read as separated by {SEPARATORS[separator]}")
+    given = [PurePosixPath(row[PATH].replace("\\", "/")) for row in of_lines]
+    if any("\\" in row[PATH] for row in of_lines) and any(len(cell.parts) > 1 for cell in given):
         notes.append(f"backslashes in the paths of {path.name} are read as /")
+    ends = [
+        (cell, row.name)
+        for cell, row in zip(given, rows, strict=True)
+        if row.name in names
+        and (len(PurePosixPath(row.name).parts) > len(cell.parts) or not is_image_name(cell.name))
+    ]
+    if ends:
+        cell, name = ends[0]
+        notes.append(f"{len(ends):,} paths are ends of those of pictures, such as {cell} of {name}")
     _check_rows(path, rows)
     return replace(labels, rows=rows, notes=(*labels.notes, *notes))
+
+
+def _one_hot_label(place: str, cells: Sequence[str], columns: Mapping[str, int]) -> str:
+    """The class whose column, by class, has a 1."""
+    with suppress(ValueError):
+        values = {name: float(cells[at]) for name, at in columns.items()}
+        if sorted(values.values()) == [*[0.0] * (len(values) - 1), 1.0]:
+            return max(values, key=values.__getitem__)
+    got = ", ".join(f"{name} {cells[at]}" for name, at in columns.items())
+    raise DataError(f"{place}: expected a 1 for one class and 0 for the others, got {got}")
 
 
 def _check_columns(
@@ -212,10 +256,7 @@ def _check_columns(
     place = f"{path} line 1"
     for name in attributes:
         if name not in header or name in columns.values():
-            raise DataError(
-                f"{place}: expected the attribute {name} to be a further column, got "
-                f"{', '.join(header)}"
-            )
+            raise DataError(f"{place}: expected a further column {name}, got {', '.join(header)}")
     required = [name for key, name in columns.items() if key in (PATH, _LABEL) or name != key]
     optional = [name for name in columns.values() if name not in required]
     repeated = any(header.count(name) > 1 for name in (*names, *([] if ignored else header)))
@@ -229,7 +270,7 @@ def _check_columns(
         raise DataError(
             f"{place}: expected the columns {', '.join(required)}"
             f"{' and optionally ' if optional else ''}{' and '.join(optional)}, each once, "
-            f"separated by {', '.join(_SEPARATORS.values())}; got "
+            f"separated by {', '.join(SEPARATORS.values())}; got "
             f"{', '.join(_with_likely_name(name, header, columns) for name in header) or 'none'}; "
             f"rename them or name yours, as with --path-column{hint}"
         )
@@ -244,34 +285,12 @@ def _check_columns(
 
 def _with_likely_name(name: str, header: Collection[str], columns: Mapping[Column, str]) -> str:
     """The name of a column, with that of the missing column that it may be."""
-    for known, others in _LIKELY_NAMES.items():
-        column = columns[known]
+    for known, others in LIKELY_NAMES.items():
+        column = columns.get(known, known)
         likely = get_close_matches(name, (column, *others), n=1, cutoff=0.8)
         if column not in header and likely:
             return f"{name} (did you mean {column}?)"
     return name or "one without a name"
-
-
-def _reader_of_paths(folder: Path, names: Collection[str]) -> Callable[[str], str]:
-    """A function that turns the cell of a path into the name of an image.
-
-    Backslashes are read as slashes, and absolute paths below the folder as relative ones. A name in
-    another Unicode form than the file's is that of the file: macOS decomposes letters such as an
-    umlaut in the names of files. A picture that `eulerlora convert` made has its original's path.
-    """
-    roots = (folder.absolute(), folder.resolve())
-    by_form = {normalize("NFC", name): name for name in names}
-    by_form |= {name: name for name in names}
-
-    def name_of(cell: str) -> str:
-        path = PurePosixPath(cell.replace("\\", "/"))
-        for root in roots:
-            path = path.relative_to(root) if path.is_relative_to(root) else path
-        name = path.as_posix()
-        forms = (name, normalize("NFC", name), normalize("NFC", f"{name}.png"))
-        return next((by_form[form] for form in forms if form in by_form), name)
-
-    return name_of
 
 
 def _with_identifiers(
@@ -315,8 +334,12 @@ def _row(
     if part is None and split.lower() not in MISSING:
         raise DataError(f"{place}: expected a {_SPLIT} of train, val or test, got {split!r}")
     group, lesion = (cells.get(column) or None for column in (_GROUP, _LESION))
+    try:
+        name = name_of(cells["path"])
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
     return ImageLabel(
-        name=name_of(cells["path"]),
+        name=name,
         label=normalize("NFC", label),
         place=f"{path.name} line {line}",
         cluster=group or lesion,
@@ -381,7 +404,7 @@ def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel],
             raise DataError(
                 f"{path / top[0]}: expected parts named such as train, val and test with a folder "
                 f"for each class, got {', '.join(sorted(parts))}, and this one, which would be "
-                f"left out ({name}); rename it or move it away"
+                f"left out ({name})"
             )
     usual = all(name in ("train", "val", "test") for name in parts)
     named = ", ".join(f"{name} is {part}" for name, part in sorted(parts.items()))
@@ -410,8 +433,139 @@ def _check_layout(labels: Labels, settings: DataSettings) -> None:
         raise DataError(f"{labels.path}: expected {expected_rows}, got none{_notes(labels)}")
     _check_names(labels)
     if not settings.classes and labels.table is None:
+        _check_class_names(labels, settings)
         _check_likely_parts(labels)
+    _check_several(labels, settings)
+    if not settings.classes and labels.table is None:
         _check_empty_folders(labels, settings)
+
+
+def _check_class_names(labels: Labels, settings: DataSettings) -> None:
+    """Refuses folders whose names say that they are no classes, such as parts and patients."""
+    names = {row.label for row in labels.rows}
+    pictures = [row.name for row in labels.rows]
+    masks = mask_classes(pictures, {row.place for row in labels.rows})
+    masks = sorted({_label(PurePosixPath(place).name) for place in masks} - {*settings.ignored})
+    if masks and len(names) > len(masks) + 1:
+        raise UnreadDataError(
+            f"{labels.path}: expected a folder for each class, got {', '.join(masks)} with "
+            "pictures of the names of the others, which are likely to be their masks",
+            Suggestion(tuple(option for name in masks for option in ("--ignore", name)),
+                       "to leave them out"),
+        )  # fmt: skip
+    found = unlike_classes(names)
+    without_word = unlike_classes(names, with_table=True)
+    if without_word and any(unread_tables(labels.path, pictures)):
+        found = without_word
+    if found is not None:
+        raise _not_classes(labels, found)
+
+
+def _not_classes(labels: Labels, found: str) -> DataError:
+    """The error for folders that are likely to be no classes, which a recipe may state."""
+    message = f"{labels.path}: expected a folder for each class, got {found}"
+    names = sorted({row.label for row in labels.rows})
+    if len(names) > _MAX_STATED:
+        return DataError(message)
+    strings = [json.dumps(name, ensure_ascii=False) for name in names]
+    stated = f"data.classes={{{', '.join(f'{name} = {name}' for name in strings)}}}"
+    return UnreadDataError(message, Suggestion(("--set", stated), _IF_CLASSES))
+
+
+_IF_CLASSES = "if they are the classes"
+_MAX_STATED = 20  # classes on a command line
+
+
+@contextmanager
+def suggesting_tables(path: Path, images: DecodedImages, settings: LabelTable) -> Iterator[None]:
+    """Adds to the refusal of a folder the options by which it is read.
+
+    They name a table of its pictures, or the folder of the classes in it.
+
+    Raises:
+        UnreadDataError: In place of a DataError.
+    """
+    try:
+        yield
+    except DataError as error:
+        fixed = isinstance(error, UnreadDataError) and error.suggestion.purpose != _IF_CLASSES
+        if fixed or settings.tables or not path.is_dir() or (path / LABELS).exists():
+            raise
+        for found in unread_tables(path, images.names):
+            if (suggestion := _table_options(path, images, found)) is not None:
+                raise UnreadDataError(f"{error}{found.note}", suggestion) from error
+        folder = _folder_of_classes(path, images, settings)
+        if folder is None:
+            raise
+        raise UnreadDataError(str(error), Suggestion(folder=folder)) from error
+
+
+def _folder_of_classes(path: Path, images: DecodedImages, settings: LabelTable) -> Path | None:
+    """The only folder of a folder, if it has those of classes."""
+    tops = {name.split("/")[0] for name in images.names if "/" in name}
+    if len(tops) != 1:
+        return None
+    (top,) = tops
+    listed = DecodedImages({name.removeprefix(f"{top}/"): path for name in images.names}, {})
+    with suppress(DataError):
+        labels = read_labels(path / top, listed, settings)
+        _check_layout(labels, DataSettings(kind="imagefolder"))
+        return path / top
+    return None
+
+
+def _table_options(path: Path, images: DecodedImages, found: UnreadTable) -> Suggestion | None:
+    """The options by which a table is read; None if it states no two classes."""
+    if found.table is None:
+        return None
+    names = images.names
+    if found.folder != path:
+        files = list_files([found.folder], EXTENSIONS).files
+        names = {file.relative_to(found.folder).as_posix() for file in files}
+    listed = DecodedImages(dict.fromkeys(names, path), {})
+    try:
+        labels = read_labels(found.folder, listed, found.table)
+        _check_spelling(labels)
+    except DataError:
+        return None
+    units: dict[str, set[str]] = defaultdict(set)
+    for row in labels.rows:
+        if row.name in listed.sources:
+            units[row.label].add(row.cluster or row.name)
+    rare = sorted({row.label for row in labels.rows if len(units[row.label]) < _MIN_UNITS})
+    if len(units.keys() - {*rare}) < 2:
+        return None
+    options = [option for name in found.table.tables for option in ("--table", name)]
+    for column, name in found.table.columns.items():
+        options += [f"--{column}-column", name]
+    if found.table.one_hot:
+        options += ["--one-hot", ",".join(found.table.one_hot)]
+    options += ["--ignore-columns", *(o for name in rare for o in ("--ignore", name))]
+    if any(row.name not in listed.sources for row in labels.rows if row.label not in rare):
+        options.append("--skip-bad")
+    purpose = f"to leave out {', '.join(rare)} with few pictures" if rare else ""
+    recipe = None if found.known is None else found.known.recipe
+    return Suggestion(
+        tuple(options), purpose, None if found.folder == path else found.folder, recipe
+    )
+
+
+_MIN_UNITS = 3  # of a class that a suggested command trains on: one for each part
+
+
+def _check_several(labels: Labels, settings: DataSettings) -> None:
+    """Refuses a single class, and none."""
+    classes = {*settings.classes} or {row.label for row in labels.rows}
+    if not classes:
+        raise DataError(f"{labels.path}: expected pictures of a class, got none{_notes(labels)}")
+    if len(classes) < 2:
+        unit = f"the label of all {len(labels.rows):,} rows"
+        if labels.table is None:
+            unit = f"the folder of all {len(labels.rows):,} images"
+        raise DataError(
+            f"{labels.path}: expected two classes or more, got only {classes.pop()!r}, {unit}"
+            f"{_notes(labels)}"
+        )
 
 
 def _checked_classes(labels: Labels, expected: Collection[str]) -> list[str]:
@@ -422,13 +576,6 @@ def _checked_classes(labels: Labels, expected: Collection[str]) -> list[str]:
     _check_spelling(labels)
     names = expected or {row.label for row in labels.rows}
     classes = sorted({normalize("NFC", name) for name in names})
-    if not classes:
-        raise DataError(f"{labels.path}: expected pictures of a class, got none{_notes(labels)}")
-    if len(classes) < 2:
-        raise DataError(
-            f"{labels.path}: expected two classes or more, got only {classes[0]!r}"
-            f"{_layout_hint(labels)}{_notes(labels)}"
-        )
     _check_known(labels, classes)
     _check_parts(labels, classes)
     _check_groups(labels)
@@ -462,11 +609,7 @@ def _check_likely_parts(labels: Labels) -> None:
         found = f"folders of classes in {', '.join(outer)} and beside it"
     else:
         return
-    raise DataError(
-        f"{labels.path}: expected a folder for each class, or parts named such as train and test "
-        f"with a folder for each class, got {found}: are they parts? Rename the folders, give the "
-        f"labels in {LABELS}, or state the classes in a recipe (data.classes)"
-    )
+    raise _not_classes(labels, found)
 
 
 def _check_names(labels: Labels) -> None:
@@ -508,6 +651,9 @@ def _empty_folders(labels: Labels) -> Iterator[Path]:
     if labels.folder.is_dir() and labels.table is None:
         places = [PurePosixPath(row.place) for row in labels.rows]
         known = {_label(place.name) for place in places}
+        known |= {
+            _label(folder) for name in labels.masks for folder in PurePosixPath(name).parts[:-1]
+        }
         for parent in sorted({place.parent for place in places}):
             for folder in sorted((labels.folder / parent).glob("*/")):
                 if hidden_name([folder.name]) is None and _label(folder.name) not in known:
@@ -557,18 +703,6 @@ def _check_groups(labels: Labels) -> None:
             )
 
 
-def _layout_hint(labels: Labels) -> str:
-    """A hint if the only folder is likely to contain the folders of the classes."""
-    rows = labels.rows
-    if labels.table:
-        return f", the label of all {len(rows):,} rows"
-    inner = Counter(row.name.split("/")[1] for row in rows if row.name.count("/") > 1)
-    if len(inner) < 2:
-        return f", the folder of all {len(rows):,} images"
-    folder = labels.folder / rows[0].label
-    return f"; its folders are {', '.join(sorted(inner)[:5])}: is the data directory {folder}?"
-
-
 _PARTS_OF_TRAINING: Mapping[Split, Sequence[str]] = {
     "paper": ("train",),
     "lesion": ("train", "calibration"),
@@ -613,9 +747,11 @@ def split_labels(settings: DataSettings, path: Path, images: DecodedImages) -> S
     Raises:
         DataError: With class and file.
     """
-    labels = read_labels(path, images, settings.table)
-    _check_layout(labels, settings)
+    with suggesting_tables(path, images, settings.table):
+        labels = read_labels(path, images, settings.table)
+        _check_layout(labels, settings)
     labels = with_classes(labels, settings.table)
+    _check_several(labels, settings)
     classes = _checked_classes(labels, settings.classes.keys())
     labels = with_grouped_copies(_with_test_part(labels), images.digests)
     by_part: dict[str, list[ImageLabel]] = {}

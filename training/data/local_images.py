@@ -14,6 +14,7 @@ from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
 from training.data.labels import (
     part_of,
     read_labels,
+    suggesting_tables,
     with_classes,
     with_grouped_copies,
     without_parts,
@@ -76,8 +77,12 @@ def read_local_images(
     skipped: dict[str, str] = {}
     on_bad: OnBad = skipped.__setitem__ if skip_bad else refuse
     decoded = decoded_images(path)
-    labels = without_parts(with_classes(read_labels(path, decoded, table), table))
-    _check_labels(path, {row.label for row in labels.rows}, classes, table, outside)
+    with suggesting_tables(path, decoded, table):
+        labels = without_parts(with_classes(read_labels(path, decoded, table), table))
+        present = {row.label for row in labels.rows}
+        if not present & {known.name for known in classes}:
+            _check_labels(path, present, classes, table, outside)
+    _check_labels(path, present, classes, table, outside)
     index = {name.name: number for number, name in enumerate(classes)}
     index |= dict.fromkeys(outside, OUTSIDE)
     labels = with_grouped_copies(labels, decoded.digests, index.__getitem__)
