@@ -46,6 +46,7 @@ from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import AUTO, Options
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.decode import estimated_s, header_of
+from service.decoding.dicom import is_dicom
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingSlots
@@ -361,8 +362,9 @@ class Pipeline:
             served.model.config.preprocessing,
             served.sampling_digest,
             with_quality=request.policy is not None,
+            pixels=None if is_dicom(upload.content) else image.pixels,
         )
-        decode = partial(self._decoder.decode, job)
+        decode = partial(self._decoder.decode, job, client=request.client)
         try:
             async with asyncio.timeout(request.deadline - time.monotonic()) as timeout:
                 return await self._slots.run(request.client, image.estimated_s, decode)

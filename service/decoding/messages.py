@@ -4,26 +4,31 @@ Nothing in them is executed. The service trusts no message of a decoder: a damag
 taken it over. The lengths are checked before memory is allocated, every field before it is used.
 """
 
+import builtins
 import json
 import math
+import re
 import struct
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from traceback import walk_tb
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.answers import ImageQuality, PredictionWarning
+from eulerlora_contract.answers import ImageQuality, PredictionWarning, WarningCode
 from eulerlora_contract.problems import Problem, UnsupportedMedia, UnusableImage
 from eulerlora_contract.settings import Settings
 from service.decoding.decode import Declared
+from service.decoding.details import Detail
 
 HEADER = struct.Struct("!IQ")
 """Bytes of the JSON object, and of what follows it."""
 MAX_FIELDS_BYTES = 16 * 1024
-MAX_TRACEBACK = 4000
+_MAX_SHARPNESS = 1020.0**2
+"""The variance of values from -1020 to 1020, which the Laplacian of 8 bits has, is lower."""
 _PIXEL = np.dtype(np.float32)
 _ROUNDING = 1e-3
 """Of pixels in [0, 1], after a filter."""
@@ -36,6 +41,7 @@ class DecodeJob:
     Attributes:
         sampling_digest: Of the model, for the content seed.
         with_quality: Also measure the image quality.
+        pixels: Width times height by the header, which the service has read; None for DICOM.
     """
 
     content: bytes
@@ -43,6 +49,7 @@ class DecodeJob:
     preprocessing: Preprocessing
     sampling_digest: str
     with_quality: bool = False
+    pixels: int | None = None
 
     @property
     def pixel_bytes(self) -> int:
@@ -56,26 +63,38 @@ class DecodedInput:
     Attributes:
         pixels: Of the shape of the job's preprocessing, float32 in [0, 1].
         content_seed: A seed derived from the decoded image and the model's sampling digest.
-        decode_s: Seconds from bytes to pixels.
         quality: Of the whole image, None if not measured.
+        decode_s: Seconds from bytes to pixels, which the service measures.
     """
 
     pixels: npt.NDArray[np.float32]
     content_seed: int
     warnings: tuple[PredictionWarning, ...]
-    decode_s: float
     quality: ImageQuality | None = None
+    decode_s: float = 0.0
+
+
+class _Warning(Settings):
+    """A warning about an image."""
+
+    code: WarningCode
+    detail: Detail
 
 
 class _DecodedFields(Settings):
     """The JSON object before the pixels of a decoded image."""
 
     content_seed: Annotated[int, Field(ge=0, lt=2**32)]
-    warnings: tuple[PredictionWarning, ...]
-    decode_s: Annotated[float, Field(ge=0, le=86_400)]
+    warnings: Annotated[tuple[_Warning, ...], Field(max_length=len(WarningCode))]
     quality: ImageQuality | None
 
 
+_MODULE = re.compile(
+    "^(PIL|eulerlora|eulerlora_client|eulerlora_contract|numpy|pydicom|service|torch)"
+    r"(\.[a-zA-Z0-9_]{1,40}){0,5}\Z"
+)
+_Line = tuple[Annotated[str, Field(pattern=_MODULE)], Annotated[int, Field(ge=0, le=99_999)]]
+_MAX_LINES = 20
 _PROBLEMS: dict[str, type[Problem]] = {
     "unsupported_media": UnsupportedMedia,
     "out_of_memory": UnusableImage,
@@ -88,18 +107,34 @@ class Failure(Settings):
 
     Attributes:
         kind: A problem of the image, or a defect.
-        text: The detail of the problem, or the traceback of the defect.
+        detail: Of the problem.
+        exception: The name of the exception of a defect, if it is one of Python's.
+        lines: Modules and line numbers from which a defect was raised, the innermost last.
     """
 
     kind: Literal["unsupported_media", "out_of_memory", "unusable_image", "defect"]
-    text: Annotated[str, Field(max_length=MAX_TRACEBACK)]
+    detail: Detail = Detail(number=0)
+    exception: Annotated[str, Field(pattern="^[A-Za-z]{1,40}$")] = Exception.__name__
+    lines: Annotated[tuple[_Line, ...], Field(max_length=_MAX_LINES)] = ()
+
+    @classmethod
+    def of_defect(cls, error: Exception) -> Self:
+        """The failure of an exception that no image should cause."""
+        frames = walk_tb(error.__traceback__)
+        specs = [(frame.f_globals.get("__spec__"), line) for frame, line in frames]
+        lines = [(spec.name, line) for spec, line in specs if spec and _MODULE.match(spec.name)]
+        name = type(error).__name__
+        exception = name if hasattr(builtins, name) else Exception.__name__
+        return cls(kind="defect", exception=exception, lines=tuple(lines[-_MAX_LINES:]))
 
     @property
     def error(self) -> Exception:
         if self.kind in _PROBLEMS:
-            return _PROBLEMS[self.kind](self.text)
+            return _PROBLEMS[self.kind](self.detail.text)
         defect = RuntimeError("the decoder failed")
-        defect.add_note(self.text)
+        known = self.exception if hasattr(builtins, self.exception) else Exception.__name__
+        places = ", ".join(f"{module}:{line}" for module, line in self.lines)
+        defect.add_note(f"{known} in {places}")
         return defect
 
 
@@ -129,8 +164,14 @@ def job_of(fields: bytes, content: bytes) -> DecodeJob:
 def result_message(result: DecodedInput | Failure) -> bytes:
     if isinstance(result, Failure):
         return message(result.model_dump_json())
-    values = {name: getattr(result, name) for name in _DecodedFields.model_fields}
-    return message(_DecodedFields(**values).model_dump_json(), result.pixels.tobytes())
+    warnings = tuple(
+        _Warning(code=WarningCode(one.code), detail=Detail.of(one.message))
+        for one in result.warnings
+    )
+    fields = _DecodedFields(
+        content_seed=result.content_seed, warnings=warnings, quality=result.quality
+    )
+    return message(fields.model_dump_json(), result.pixels.tobytes())
 
 
 def message_bytes(header: bytes | memoryview, job: DecodeJob) -> int:
@@ -156,12 +197,19 @@ def result_of(received: memoryview, job: DecodeJob) -> DecodedInput | Failure:
     if not pixel_bytes:
         return Failure.model_validate_json(fields)
     decoded = _DecodedFields.model_validate_json(fields)
-    if (decoded.quality is not None) != job.with_quality:
+    quality = decoded.quality
+    if (quality is not None) != job.with_quality:
         raise ValueError("expected the image quality if the job asks for it, and only then")
+    if quality is not None and (
+        quality.sharpness > _MAX_SHARPNESS
+        or quality.width * quality.height != (job.pixels or quality.width * quality.height)
+    ):
+        raise ValueError("expected the size of the header, and a sharpness that a picture can have")
     values = np.frombuffer(received, _PIXEL, offset=HEADER.size + fields_bytes)
     if not (values.min() >= -_ROUNDING and values.max() <= 1 + _ROUNDING):  # false for NaN
         raise ValueError("expected pixels in [0, 1]")
     pixels = values.reshape(job.preprocessing.shape).copy()
-    return DecodedInput(
-        pixels, **{name: getattr(decoded, name) for name in type(decoded).model_fields}
+    warnings = tuple(
+        PredictionWarning(code=one.code, message=one.detail.text) for one in decoded.warnings
     )
+    return DecodedInput(pixels, decoded.content_seed, warnings, quality)

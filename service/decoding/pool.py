@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from io import BytesIO
@@ -71,12 +72,11 @@ _FINAL_CAUSES = {_LossCause.CPU_TIME, _LossCause.TIME}
 _CAUSES: dict[int, _LossCause] = {
     signal.SIGPROF: _LossCause.CPU_TIME,
     signal.SIGALRM: _LossCause.TIME,
-    **dict.fromkeys(
-        (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT),
-        _LossCause.CRASH,
-    ),
+    **dict.fromkeys((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), _LossCause.KILLED),
 }
-"""By the signal that ended the process; KILLED for all others."""
+"""By the signal that ended the process; CRASH for all others, and for an exit without a signal: a
+process in its sandbox cannot send one.
+"""
 
 
 _DecodeOutcome = DecodedInput | Failure | _LossCause
@@ -89,6 +89,7 @@ class DecodingProcess:
     system cannot start a process. It and `end` may block. `run` is for use in one event loop.
 
     Attributes:
+        client: Whose images it decodes; None before the first one.
         in_background: It runs when no other process needs the processor.
         sandbox: What restricts the process.
         exit_code: The negative number of the signal that ended the process; None before `end`.
@@ -101,6 +102,7 @@ class DecodingProcess:
         forks: ForkServer,
         in_background: bool = False,
     ) -> None:
+        self.client: str | None = None
         self.in_background = in_background
         self._settings = settings
         self._buffer = bytearray(_RECEIVE_BYTES)  # reused, which saves page faults
@@ -158,12 +160,14 @@ class DecodingProcess:
                 outcome = await self._receive(job)
         except TimeoutError:
             pass
-        except ValueError as error:
-            logger.error("decoder process %s sent no valid message: %s", self.pid, error)
+        except ValueError:  # its text has values of the message
+            logger.error("decoder process %s sent no valid message", self.pid)
             outcome = _LossCause.CRASH
         except (EOFError, OSError):  # the process has ended
             await asyncio.to_thread(self.end)
-            outcome = _CAUSES.get(-(self.exit_code or 0), _LossCause.KILLED)
+            outcome = _CAUSES.get(-(self.exit_code or 0), _LossCause.CRASH)
+        if isinstance(outcome, DecodedInput):
+            outcome = replace(outcome, decode_s=time.monotonic() - started_at)
         cpu_s = self._cpu_s() - started_at_cpu_s  # NaN if the process has ended
         if math.isnan(cpu_s):
             budget_s = self._settings.cpu_budget_s(len(job.content))
@@ -236,8 +240,10 @@ def _test_image(limits: ImageSettings) -> bytes:
 class DecoderPool:
     """A fixed number of decoder processes (the workers), used from one event loop.
 
-    An image waits for an idle worker. A worker that was lost or stopped is replaced. Further
-    workers decode in the background. While no other image is decoded, a test image is.
+    An image waits for an idle worker. A worker decodes the images of one client only: foreign code
+    that an image brings in sees no image of another. A worker that was lost or stopped, or whose
+    client has changed, is replaced. Further workers decode in the background. While no other image
+    is decoded, a test image is.
 
     Args:
         require_sandbox: Start no decoder that the kernel restricts only in part.
@@ -319,6 +325,8 @@ class DecoderPool:
         job: DecodeJob,
         on_cpu_s: Callable[[float], None] = lambda _: None,
         in_background: bool = False,
+        *,
+        client: str = "",
     ) -> DecodedInput:
         """Decodes an image.
 
@@ -330,6 +338,7 @@ class DecoderPool:
             on_cpu_s: Called with the CPU seconds of every attempt, also if it fails or the caller
                 has left.
             in_background: Decode when no other process needs the processor.
+            client: Whose image it is.
 
         Raises:
             UnusableImage: For an image that exceeds the limits on CPU time or memory or that
@@ -338,19 +347,20 @@ class DecoderPool:
         """
         if not (self._running and self._passed_test):
             raise NotReady("the image decoder does not work", _RETRY_AFTER_S)
-        return await self._decode(job, on_cpu_s, in_background)
+        return await self._decode(job, client, on_cpu_s, in_background)
 
     async def _decode(
         self,
         job: DecodeJob,
+        client: str | None,
         on_cpu_s: Callable[[float], None] = lambda _: None,
         in_background: bool = False,
     ) -> DecodedInput:
+        """As `decode`. `client`: None for an image of the service itself."""
         attempts = 0
         while True:
             attempts += 1
-            while (worker := await self._idle[in_background].get()).has_ended:
-                self._replace(worker)
+            worker = await self._worker_for(client, in_background)
             outcome = await asyncio.shield(self._in_background(self._run(worker, job, on_cpu_s)))
             if isinstance(outcome, DecodedInput):
                 return outcome
@@ -358,6 +368,40 @@ class DecoderPool:
                 raise outcome.error
             if outcome in _FINAL_CAUSES or attempts == _ATTEMPTS:
                 raise _problem_of(outcome)
+
+    async def _worker_for(self, client: str | None, in_background: bool) -> DecodingProcess:
+        """Waits for an idle worker that has decoded no image of another client."""
+        idle = self._idle[in_background]
+        while True:
+            workers = [await idle.get()]
+            workers += [idle.get_nowait() for _ in range(idle.qsize())]
+            usable = []
+            for worker in workers:
+                if worker.has_ended:
+                    self._replace(worker)
+                else:
+                    usable.append(worker)
+            # The client's, then one without a client, then that which was idle for longest.
+            usable.sort(key=lambda one: (one.client != client, one.client is not None))
+            for worker in usable[1:]:
+                idle.put_nowait(worker)
+            for worker in usable[:1]:
+                if client is None:
+                    return worker
+                if worker.client in (None, client):
+                    worker.client = client
+                    return worker
+                self._in_background(self._renewed(worker))
+
+    async def _renewed(self, worker: DecodingProcess) -> None:
+        """Replaces an idle worker by one that has decoded nothing."""
+        try:
+            await self._add_worker(worker.in_background)
+        except (RuntimeError, OSError):
+            self._replace(worker)  # which tries again
+        else:
+            await self._in_thread(worker.end)
+            self._workers.discard(worker)
 
     async def _run(
         self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
@@ -431,7 +475,7 @@ class DecoderPool:
         decoded, fault = self._decoded, ""
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                await self._decode(job)
+                await self._decode(job, None)
         except TimeoutError:
             fault = "no result in time"
         except Problem as problem:

@@ -19,8 +19,9 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 LAST_DESCRIPTOR = 3
 """Standard streams, and the socket to the service."""
 
-# linux/prctl.h
+# linux/prctl.h, linux/capability.h
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_CAPABILITY_VERSION, _CAPABILITY_WORDS = 0x20080522, 6
 
 # linux/landlock.h
 _CREATE_RULESET, _RESTRICT_SELF, _VERSION_FLAG = 444, 446, 1
@@ -109,6 +110,12 @@ def _renounce_privileges() -> str:
     return "no new privileges"
 
 
+def _renounce_capabilities() -> str:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)  # 0: this process
+    _call(LIBC.capset, header, (ctypes.c_uint32 * _CAPABILITY_WORDS)())
+    return "no capabilities"
+
+
 def _renounce_files() -> str:
     abi = _call(LIBC.syscall, _CREATE_RULESET, None, 0, _VERSION_FLAG)
     rights = _FILE_RIGHTS[max(first for first in _FILE_RIGHTS if first <= abi)]
@@ -161,6 +168,7 @@ def _filter_calls() -> str:
 MECHANISMS: dict[str, Callable[[], str]] = {
     "no_new_privileges": _renounce_privileges,
     "not_dumpable": _protect_memory,
+    "capabilities": _renounce_capabilities,
     "landlock": _renounce_files,
     "limits": _limit_resources,
     "seccomp": _filter_calls,

@@ -11,7 +11,6 @@ import select
 import signal
 import socket
 import sys
-import time
 import traceback
 import warnings
 from contextlib import suppress
@@ -31,10 +30,10 @@ from eulerlora_contract.policy.quality import has_frame, measure_quality
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from service.decoding import dicom, sandbox
 from service.decoding.decode import Declared, decode
+from service.decoding.details import Detail
 from service.decoding.fork_server import MAX_REQUEST_BYTES, NUMBER
 from service.decoding.messages import (
     HEADER,
-    MAX_TRACEBACK,
     DecodedInput,
     DecodeJob,
     Failure,
@@ -188,7 +187,6 @@ def _send(content: bytes) -> None:
 
 def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
     """The result of a job, or why it has none."""
-    started_at = time.monotonic()
     try:
         image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
         warnings, quality = image.warnings, None
@@ -203,17 +201,17 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
             pixels=network_input(image.pixels, job.preprocessing).numpy(),
             content_seed=content_seed(image.pixels, job.sampling_digest),
             warnings=warnings,
-            decode_s=time.monotonic() - started_at,
             quality=quality,
         )
     except UnsupportedMedia as problem:
-        return Failure(kind="unsupported_media", text=problem.detail)
+        return Failure(kind="unsupported_media", detail=Detail.of(problem.detail))
     except UnusableImage as problem:
-        return Failure(kind="unusable_image", text=problem.detail)
+        return Failure(kind="unusable_image", detail=Detail.of(problem.detail))
     except Exception as error:
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
-            return Failure(kind="out_of_memory", text="decoding the image takes too much memory")
-        return Failure(kind="defect", text=traceback.format_exc()[-MAX_TRACEBACK:])
+            detail = Detail.of("decoding the image takes too much memory")
+            return Failure(kind="out_of_memory", detail=detail)
+        return Failure.of_defect(error)
 
 
 @cache
@@ -256,13 +254,20 @@ def _warm_up(limits: ImageSettings) -> None:
 
 
 def _limit_memory(additional_bytes: int) -> None:
-    """Limits private memory; a limit on address space would include CUDA's libraries."""
+    """Limits the memory that this process may have beside what it has now.
+
+    The limit on address space covers what is shared, too; that on data covers pages of libraries
+    that become writable.
+    """
     status: dict[str, Any] = dict(
         line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
     )
-    used_bytes = 1024 * int(status["VmData"].split()[0])
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (used_bytes + additional_bytes, hard_limit))
+    for limit, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        most = 1024 * int(status[field].split()[0]) + additional_bytes
+        _, hard_limit = resource.getrlimit(limit)
+        if hard_limit != resource.RLIM_INFINITY:
+            most = min(most, hard_limit)
+        resource.setrlimit(limit, (most, most))
 
 
 if __name__ == "__main__":

@@ -77,6 +77,8 @@ class FakeDecoder:
         job: DecodeJob,
         on_cpu_s: Callable[[float], None] = lambda _: None,
         in_background: bool = False,
+        *,
+        client: str = "",
     ) -> DecodedInput:
         self.entered.set()
         await self.gate.wait()

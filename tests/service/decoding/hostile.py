@@ -1,10 +1,11 @@
 """A program that forks decoders in which foreign code runs, as after an exploit of a codec.
 
 The sampling digest of a job is the name of what the code does, with its argument after a colon.
-`unrestricted` is the same program without a sandbox.
+`unrestricted` is the same program without a sandbox. What the code has to tell is in the pixels.
 """
 
 import json
+import mmap
 import os
 import pickle
 import platform
@@ -13,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +92,19 @@ def attack(name: str, argument: str) -> str:
     return "done"
 
 
+KEPT: list[bytes] = []
+"""The images that the foreign code has seen."""
+
+
+def shared_memory(length: int) -> str:
+    """Done, or why the kernel refused."""
+    try:
+        mmap.mmap(-1, length).close()
+    except OSError as error:
+        return str(error.strerror)
+    return "done"
+
+
 def forgery(kind: str, job: DecodeJob) -> bytes:
     """Bytes that are not the message of a result."""
     result = RUN_JOB(job, ImageSettings())
@@ -105,7 +120,17 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
     """Runs the foreign code, then decodes the image or tells what the code has done."""
     name, _, argument = job.sampling_digest.partition(":")
     report = None
-    if name in ATTACKS:
+    if name == "shared memory":
+        report = shared_memory(int(argument))
+    elif name == "exit":
+        os._exit(int(argument))
+    elif name == "timer":
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+        sum(range(10**15))
+    elif name == "keep":
+        report = str(len(KEPT))
+        KEPT.append(job.content)
+    elif name in ATTACKS:
         report = attack(name, argument)
     elif name == "environment":
         report = json.dumps(dict(os.environ))
@@ -131,7 +156,13 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         os.kill(os.getpid(), signal.Signals[name])
         time.sleep(HANG_S)  # SIGSTOP
     try:
-        return RUN_JOB(job, limits) if report is None else Failure(kind="defect", text=report)
+        result = RUN_JOB(job, limits)
+        if report is not None:
+            assert isinstance(result, DecodedInput)
+            text = np.zeros(result.pixels.size, np.uint8)
+            text[: len(report)] = np.frombuffer(report.encode(), np.uint8)
+            result = replace(result, pixels=(text.reshape(result.pixels.shape) / np.float32(255)))
+        return result
     finally:
         worker.decode = DECODE
 

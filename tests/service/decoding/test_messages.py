@@ -10,6 +10,7 @@ import pytest
 
 from eulerlora.settings import Preprocessing
 from service.decoding.decode import Declared
+from service.decoding.details import SENTENCES, Detail
 from service.decoding.messages import (
     HEADER,
     MAX_FIELDS_BYTES,
@@ -27,8 +28,10 @@ from service.decoding.worker import run_job
 from service.settings import ImageSettings
 
 JOB = DecodeJob(b"", Declared(None, "\udcff.png"), Preprocessing(size=8), "r")
+PIXELS = 81
 QUALITY = {"width": 9, "height": 9, "brightness": 0.5, "dark_share": 0, "bright_share": 0}
-FIELDS: dict[str, Any] = {"content_seed": 1, "warnings": [], "decode_s": 0.1, "quality": None}
+SIZES = next(number for number, text in enumerate(SENTENCES) if text.count("#") == 4)
+FIELDS: dict[str, Any] = {"content_seed": 1, "warnings": [], "quality": None}
 
 
 def pixels(value: float = 0.5) -> bytes:
@@ -69,7 +72,7 @@ def test_a_job_and_its_result_survive_the_way(png, canvas: tuple[int, int] | Non
     assert isinstance(back, DecodedInput)
     assert np.array_equal(back.pixels, result.pixels)
     assert back.__dict__ | {"pixels": None} == result.__dict__ | {"pixels": None}
-    failure = Failure(kind="unsupported_media", text="no")
+    failure = Failure(kind="unsupported_media", detail=Detail(number=1))
     assert received(result_message(failure), job) == failure
 
 
@@ -90,14 +93,24 @@ def test_a_job_and_its_result_survive_the_way(png, canvas: tuple[int, int] | Non
         answer(pixels(-1)),
         answer(pixels(), content_seed=-1),
         answer(pixels(), content_seed=2**32),
-        answer(pixels(), decode_s=float("nan")),
-        answer(pixels(), decode_s=1e9),
+        answer(pixels(), decode_s=0.1),  # which the service measures
         answer(pixels(), warnings=[{"code": "c"}]),
+        answer(pixels(), warnings=[{"code": "frame", "message": "free text"}]),
+        answer(pixels(), warnings=[{"code": "frame", "detail": {"number": len(SENTENCES)}}]),
+        answer(pixels(), warnings=[{"code": "free", "detail": {"number": 1}}]),
+        answer(pixels(), warnings=20 * [{"code": "frame", "detail": {"number": 1}}]),
         answer(pixels(), quality=QUALITY | {"sharpness": 1}),
         answer(pixels(), another=1),
-        message('{"kind": "defect", "text": ""}', pixels()),
-        message('{"kind": "defect", "text": "%s"}' % ("x" * 5000)),
-        message('{"kind": "not_ready", "text": ""}'),
+        message('{"kind": "defect"}', pixels()),
+        message('{"kind": "defect", "text": "free text"}'),
+        message('{"kind": "defect", "exception": "free text"}'),
+        message('{"kind": "defect", "lines": [["free", 1]]}'),
+        message('{"kind": "defect", "lines": [["service.free text", 1]]}'),
+        message('{"kind": "defect", "lines": [["service\\n", 1]]}'),
+        message('{"kind": "defect", "lines": [["service", -1]]}'),
+        message('{"kind": "unusable_image", "detail": {"number": 1, "values": [1]}}'),
+        message(json.dumps({"kind": "unusable_image", "detail": {"number": SIZES, "values": [1]}})),
+        message('{"kind": "not_ready"}'),
         message("[" * 10_000),
     ],
 )  # fmt: skip
@@ -106,8 +119,16 @@ def test_a_message_that_no_decoder_sends_is_refused_before_it_is_used(content: b
         received(content)
 
 
-@pytest.mark.parametrize("quality", [None, QUALITY | {"sharpness": float("inf")}])
+@pytest.mark.parametrize(
+    "quality",
+    [
+        None,
+        QUALITY | {"sharpness": float("inf")},
+        QUALITY | {"sharpness": 1e9},
+        QUALITY | {"sharpness": 1, "width": 10_000},
+    ],
+)
 def test_a_quality_that_was_not_measured_is_refused(quality) -> None:
-    job = DecodeJob(b"", Declared(), JOB.preprocessing, "r", with_quality=True)
+    job = DecodeJob(b"", Declared(), JOB.preprocessing, "r", with_quality=True, pixels=PIXELS)
     with pytest.raises(ValueError):
         received(answer(pixels(), quality=quality), job)

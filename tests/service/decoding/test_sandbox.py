@@ -89,8 +89,13 @@ def outcome(process: DecodingProcess, png: bytes, digest: str) -> DecodedInput |
 
 def report(process: DecodingProcess, png: bytes, digest: str) -> str:
     result = outcome(process, png, digest)
-    assert isinstance(result, Failure)
-    return result.text
+    assert isinstance(result, DecodedInput)
+    return text_of(result)
+
+
+def text_of(result: DecodedInput) -> str:
+    """What foreign code has written into the pixels."""
+    return bytes(np.rint(255 * result.pixels).astype(np.uint8)).rstrip(b"\0").decode()
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -150,9 +155,53 @@ def test_a_decoder_in_its_sandbox_decodes_and_refuses_as_this_process(photo) -> 
             assert result == expected
             continue
         assert np.array_equal(result.pixels, expected.pixels)
+        assert result.decode_s > 0
         changes = {"pixels": expected.pixels, "decode_s": expected.decode_s}
         assert replace(result, **changes) == expected, number
     process.end()
+
+
+def test_shared_memory_counts_as_memory_of_a_decoder(processes, png) -> None:
+    length = SETTINGS.memory_bytes + 2**20
+    for process in processes.values():
+        assert report(process, png, f"shared memory:{2**20}") == "done"
+        assert report(process, png, f"shared memory:{length}") == "Cannot allocate memory"
+
+
+def test_a_decoder_has_no_capabilities(processes) -> None:
+    lines = Path(f"/proc/{processes['hostile'].pid}/status").read_text().splitlines()
+    left = {line.split()[0]: int(line.split()[1], 16) for line in lines if line.startswith("Cap")}
+    assert [left[f"Cap{kind}:"] for kind in ("Inh", "Prm", "Eff", "Amb")] == [0, 0, 0, 0]
+
+
+@pytest.fixture(scope="module")
+def hostile_pool() -> Iterator[tuple[asyncio.Runner, DecoderPool]]:
+    """One worker in which foreign code runs, and the loop in which it is used."""
+    decoder = DecoderPool(LIMITS, SETTINGS, forks=FORKS["hostile"])
+    with asyncio.Runner() as runner:
+        runner.run(decoder.start())
+        yield runner, decoder
+        decoder.close()
+
+
+@pytest.mark.parametrize("digest", ["exit:0", "exit:3", "timer"])
+def test_an_image_that_ends_its_decoder_is_refused_and_not_the_service(
+    hostile_pool, png, digest
+) -> None:
+    runner, decoder = hostile_pool
+    with pytest.raises(UnusableImage):
+        runner.run(decoder.decode(DecodeJob(png, Declared(), INPUT, digest)))
+
+
+def test_foreign_code_sees_no_image_of_another_client(hostile_pool, png) -> None:
+    runner, decoder = hostile_pool
+
+    def images_seen(client: str) -> str:
+        job = DecodeJob(png, Declared(), INPUT, "keep")
+        return text_of(runner.run(decoder.decode(job, client=client)))
+
+    clients = ("victim", "victim", "attacker", "attacker", "victim")
+    assert [images_seen(client) for client in clients] == ["0", "1", "0", "1", "0"]
 
 
 @pytest.mark.parametrize("kind", ["a pickle", "4 GB", "two messages"])

@@ -46,10 +46,10 @@ class StepDecoder:
         self.order: list[bytes] = []
         harness.pipeline._decoder = self  # type: ignore[assignment]
 
-    async def decode(self, job: DecodeJob, *arguments: Any) -> DecodedInput:
+    async def decode(self, job: DecodeJob, *arguments: Any, client: str) -> DecodedInput:
         self.order.append(job.content)
         await self._permits.acquire()
-        decoded: DecodedInput = await self._decoder.decode(job, *arguments)
+        decoded: DecodedInput = await self._decoder.decode(job, *arguments, client=client)
         return decoded
 
     def permit(self, count: int) -> None:

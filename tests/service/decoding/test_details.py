@@ -1,0 +1,81 @@
+"""Every text that a decoder has about an image is one of the sentences of the service."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+
+from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
+from service.decoding.decode import Declared, decode
+from service.decoding.details import SENTENCES, Detail
+from service.settings import ImageSettings
+from tests.damaged_images import contradictory_images
+from tests.service.decoding.test_sandbox import image_files
+
+ROOT = Path(__file__).parents[3]
+SOURCES = (
+    "eulerlora/images/decode.py", "eulerlora_client/colours.py",
+    "eulerlora_client/image_formats.py", "service/decoding/dicom.py",
+)  # fmt: skip
+PREFIXES = {"_ProfileError": "the colour profile is ignored: "}
+
+
+def check(text: str) -> None:
+    """Checks that a decoder can say this."""
+    detail = Detail.of(text)
+    assert detail.number, text
+    assert detail.text.replace(",", "") == text.replace(",", "")
+
+
+def test_the_texts_of_good_and_damaged_images_are_sentences(photo: Image.Image) -> None:
+    limits = ImageSettings(dicom=True)
+    texts: set[str] = set()
+    for content in (*image_files(photo), *contradictory_images()):
+        try:
+            image = decode(content, limits, Declared("image/png", "a.tif"))
+        except (UnsupportedMedia, UnusableImage) as problem:
+            if not isinstance(problem, UnsupportedMedia):  # whose header the service reads
+                texts.add(problem.detail)
+        else:
+            texts.update(warning.message for warning in image.warnings)
+    assert len(texts) > 10
+    for text in texts:
+        check(text)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_constant_texts_of_errors_are_sentences(source: str) -> None:
+    for node in ast.walk(ast.parse((ROOT / source).read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            is_error = node.func.id.endswith("Error") and node.func.id != "ValueError"
+            for argument in node.args if is_error else ():
+                if isinstance(argument, ast.Constant):
+                    check(PREFIXES.get(node.func.id, "") + str(argument.value))
+
+
+def test_a_text_with_numbers_keeps_them() -> None:
+    text = "expected at most 24,000,000 pixels; the image is 7 x 9,000"
+    assert Detail.of(text).text == text
+
+
+def test_another_text_becomes_the_first_sentence() -> None:
+    for text in ("", "the image is Jane Doe", f"{SENTENCES[1]} 5", "#"):
+        assert Detail.of(text).text == SENTENCES[0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"number": -1},
+        {"number": len(SENTENCES)},
+        {"number": 1, "values": [1]},
+        {"number": SENTENCES.index("expected at most # scans in a JPEG")},
+        {"number": SENTENCES.index("expected at most # scans in a JPEG"), "values": [2**40]},
+        {"number": 1, "text": "free text"},
+    ],
+)
+def test_a_detail_that_no_sentence_has_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Detail.model_validate(fields)
