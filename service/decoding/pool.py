@@ -49,6 +49,8 @@ _STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pi
 _TEST_SIDE_PX = 1024  # of the test image; takes as much memory as a small photograph
 _TEST_INPUT = Preprocessing(size=32)
 _ATTEMPTS = 2
+_SPARE = 1
+"""Workers beyond those that decode at once: one that is unused, for another client."""
 RESTART_DELAY_S = 1.0
 _RETRY_AFTER_S = 1.0
 _CPU_CLOCK = 2  # of a whole process, by the scheduler
@@ -266,9 +268,12 @@ class DecoderPool:
         self._running = False
         self._start: asyncio.Task[None] | None = None
         self._workers: set[DecodingProcess] = set()
-        self._idle: Mapping[bool, asyncio.Queue[DecodingProcess]] = {
-            False: asyncio.Queue(),
-            True: asyncio.Queue(),  # in the background
+        self._idle: Mapping[bool, list[DecodingProcess]] = {False: [], True: []}  # in background
+        self._idled = asyncio.Event()
+        self._renewing = {False: 0, True: 0}
+        self._permits = {
+            False: asyncio.Semaphore(settings.workers),
+            True: asyncio.Semaphore(settings.background_workers),
         }
         self._threads = ThreadPoolExecutor(settings.workers, "decoder")
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -290,7 +295,7 @@ class DecoderPool:
     async def _start_workers(self) -> None:
         self._running = True
         settings = self._settings
-        kinds = [False] * settings.workers + [True] * settings.background_workers
+        kinds = [False] * (settings.workers + _SPARE) + [True] * settings.background_workers
         await asyncio.gather(*(self._add_worker(in_background) for in_background in kinds))
         level = logging.WARNING if self.sandbox.missing else logging.INFO
         logger.log(level, "decoders: %s", self.sandbox)
@@ -370,28 +375,41 @@ class DecoderPool:
                 raise _problem_of(outcome)
 
     async def _worker_for(self, client: str | None, in_background: bool) -> DecodingProcess:
-        """Waits for an idle worker that has decoded no image of another client."""
+        """Waits for a permit, which `_run` returns, and for a worker of no other client."""
+        permits = self._permits[in_background]
+        await permits.acquire()
+        try:
+            while (worker := self._chosen(client, in_background)) is None:
+                self._idled.clear()
+                await self._idled.wait()
+        except BaseException:
+            permits.release()
+            raise
+        return worker
+
+    def _chosen(self, client: str | None, in_background: bool) -> DecodingProcess | None:
+        """Takes an idle worker of a client, or an unused one; None if there is neither.
+
+        If it takes the last unused one, or there is none, the worker of another client that was
+        idle for longest is replaced. `client`: None for any worker.
+        """
         idle = self._idle[in_background]
-        while True:
-            workers = [await idle.get()]
-            workers += [idle.get_nowait() for _ in range(idle.qsize())]
-            usable = []
-            for worker in workers:
-                if worker.has_ended:
-                    self._replace(worker)
-                else:
-                    usable.append(worker)
-            # The client's, then one without a client, then that which was idle for longest.
-            usable.sort(key=lambda one: (one.client != client, one.client is not None))
-            for worker in usable[1:]:
-                idle.put_nowait(worker)
-            for worker in usable[:1]:
-                if client is None:
-                    return worker
-                if worker.client in (None, client):
-                    worker.client = client
-                    return worker
+        for worker in [worker for worker in idle if worker.has_ended]:
+            idle.remove(worker)
+            self._replace(worker)
+        own = [worker for worker in idle if client in (None, worker.client)]
+        unused = [worker for worker in idle if worker.client is None]
+        foreign = [worker for worker in idle if worker not in own + unused]
+        if not own and len(unused) <= 1 and not self._renewing[in_background]:
+            for worker in foreign[:1]:
+                idle.remove(worker)
+                self._renewing[in_background] += 1
                 self._in_background(self._renewed(worker))
+        for worker in (own or unused)[:1]:
+            idle.remove(worker)
+            worker.client = worker.client if client is None else client
+            return worker
+        return None
 
     async def _renewed(self, worker: DecodingProcess) -> None:
         """Replaces an idle worker by one that has decoded nothing."""
@@ -399,22 +417,31 @@ class DecoderPool:
             await self._add_worker(worker.in_background)
         except (RuntimeError, OSError):
             self._replace(worker)  # which tries again
-        else:
-            await self._in_thread(worker.end)
-            self._workers.discard(worker)
+            return
+        finally:
+            self._renewing[worker.in_background] -= 1
+        await self._in_thread(worker.end)
+        self._workers.discard(worker)
+
+    def _set_idle(self, worker: DecodingProcess) -> None:
+        self._idle[worker.in_background].append(worker)
+        self._idled.set()
 
     async def _run(
         self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
     ) -> _DecodeOutcome:
-        outcome, cpu_s = await worker.run(job)
-        on_cpu_s(cpu_s)
-        self._decoded += isinstance(outcome, DecodedInput)
-        self._return(worker, not worker.has_ended)
+        try:
+            outcome, cpu_s = await worker.run(job)
+            on_cpu_s(cpu_s)
+            self._decoded += isinstance(outcome, DecodedInput)
+            self._return(worker, not worker.has_ended)
+        finally:
+            self._permits[worker.in_background].release()
         return outcome
 
     def _return(self, worker: DecodingProcess, is_usable: bool) -> None:
         if is_usable:
-            self._idle[worker.in_background].put_nowait(worker)
+            self._set_idle(worker)
         else:
             self._replace(worker)
 
@@ -436,7 +463,7 @@ class DecoderPool:
 
     async def _add_worker(self, in_background: bool) -> None:
         worker = await self._in_thread(partial(self._started_worker, in_background))
-        self._idle[in_background].put_nowait(worker)
+        self._set_idle(worker)
 
     def _started_worker(self, in_background: bool) -> DecodingProcess:
         worker = DecodingProcess(self._limits, self._settings, self._forks, in_background)
@@ -454,9 +481,9 @@ class DecoderPool:
                 if not worker.is_usable:
                     worker.kill()  # its `run` then returns, and it is replaced
             for idle in self._idle.values():
-                for _ in range(idle.qsize()):
-                    worker = idle.get_nowait()
-                    self._return(worker, worker.is_usable)
+                for worker in [worker for worker in idle if not worker.is_usable]:
+                    idle.remove(worker)
+                    self._replace(worker)
 
     async def _test_forever(self) -> None:
         """Decodes the test image after each interval in which no image was decoded."""

@@ -46,7 +46,7 @@ def one_loop() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[DecoderPool]:
-    """Two workers, and one in the background."""
+    """Two workers, a spare one, and one in the background."""
     decoder = DecoderPool(LIMITS, DecodingSettings(workers=2, timeout_s=TIMEOUT_S))
     RUNNER.run(decoder.start())
     yield decoder
@@ -87,7 +87,7 @@ def background_pids(decoder: DecoderPool) -> list[int]:
 
 def idle(decoder: DecoderPool) -> int:
     """The number of workers that wait for an image."""
-    return sum(process.is_usable for queue in decoder._idle.values() for process in queue._queue)
+    return sum(process.is_usable for idle in decoder._idle.values() for process in idle)
 
 
 def idle_pids(decoder: DecoderPool) -> set[int]:
@@ -95,7 +95,7 @@ def idle_pids(decoder: DecoderPool) -> set[int]:
 
     async def story() -> None:
         async with asyncio.timeout(TIMEOUT_S):
-            while idle(decoder) < 3:
+            while idle(decoder) < 4:
                 await asyncio.sleep(0.01)
 
     RUNNER.run(story())
@@ -215,7 +215,7 @@ def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
 
     async def leave() -> None:
         task = asyncio.ensure_future(submit(faulty, png, "spin", on_cpu_s=used.append))
-        while idle(faulty) == 3:
+        while idle(faulty) == 4:
             await asyncio.sleep(0)
         task.cancel()
         async with asyncio.timeout(TIMEOUT_S):
@@ -316,7 +316,7 @@ def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
         decode_with(decoder, png)
     RUNNER.run(start_twice(decoder))
     started = pids(decoder)
-    assert len(started) == 2  # one in the background
+    assert len(started) == 3  # a spare one, and one in the background
     assert decoder.is_working
     decoder.close()
     assert not decoder.is_working
@@ -447,7 +447,7 @@ def test_a_killed_idle_worker_fails_no_request(decoder, png) -> None:
     psutil.wait_procs(processes, timeout=TIMEOUT_S)
     assert decode_with(decoder, png).warnings == ()
     assert decode_with(decoder, png).warnings == ()
-    wait_for_replacements(decoder, {process.pid for process in processes}, count=3)
+    wait_for_replacements(decoder, {process.pid for process in processes}, count=4)
 
 
 def test_an_image_larger_than_a_socket_buffer_is_decoded(decoder) -> None:
@@ -464,12 +464,12 @@ def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:
 
     async def leave() -> None:
         left = [asyncio.ensure_future(submit(faulty, png, "slow")) for _ in range(2)]
-        while idle(faulty) > 1:
+        while idle(faulty) > 2:
             await asyncio.sleep(0)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        assert idle(faulty) == 1
+        assert idle(faulty) == 2
         assert (await submit(faulty, png)).warnings == ()
 
     RUNNER.run(leave())
@@ -480,7 +480,7 @@ def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
     monkeypatch.setattr(pool, "RESTART_DELAY_S", 0.01)
     decoder = DecoderPool(LIMITS, DecodingSettings(workers=1))
     RUNNER.run(decoder.start())
-    process = psutil.Process(decoder._idle[False]._queue[0].pid)
+    processes = [psutil.Process(one.pid) for one in decoder._idle[False]]
     faults = iter([RuntimeError("a decoder process did not start"), OSError("no memory")])
 
     def failing(*arguments: Any) -> DecodingProcess:
@@ -489,8 +489,9 @@ def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
         return DecodingProcess(*arguments)
 
     monkeypatch.setattr(pool, "DecodingProcess", failing)
-    process.kill()
-    process.wait(TIMEOUT_S)
+    for process in processes:
+        process.kill()
+        process.wait(TIMEOUT_S)
     assert decode_with(decoder, png).warnings == ()
     assert "cannot start a decoder process: no memory" in caplog.text
     decoder.close()
