@@ -75,6 +75,9 @@ SENTENCES = (
     *(f"converted from 16 bits of {mode} to RGB" for mode in _WIDE_MODES),
     *(f"converted from the embedded {source} to sRGB" for source in _SOURCES),
     *(f"the {source} is ignored: {reason}" for source, reason in product(_SOURCES, _REASONS)),
+    "bytes of the JPEG that belong to no pixels are ignored",
+    "a chunk of the PNG with a wrong checksum is ignored",
+    "the transparency of the PNG is ignored: it is damaged",
     "a frame surrounds the picture, which alone can make it unfamiliar: crop the frame and send "
     "the picture again",
     "the picture shows a ruler, which alone can make it unfamiliar: crop it, or take the picture "
