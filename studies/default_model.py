@@ -98,7 +98,8 @@ def train(name: str, data: Path, out: Path) -> Path:
         if CANDIDATES[name].general:
             weights = os.path.relpath(data / GENERAL_BACKBONE, RECIPE.parent)
             words += ["--set", f"backbone.weights={weights}"]
-        with start_python("eulerlora_client", *map(str, words)) as process:
+        # with this program's number of threads and cache
+        with start_python("eulerlora_client", *map(str, words), environment=os.environ) as process:
             if process.wait():
                 raise SystemExit(f"the training of {name} failed")
     return folder
