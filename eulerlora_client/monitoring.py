@@ -29,6 +29,7 @@ from eulerlora_contract.answers import (
     Reason,
     RecordedDecision,
     ShiftSignal,
+    Unit,
 )
 from eulerlora_contract.errors import OutcomesError
 from eulerlora_contract.printable import printable
@@ -309,6 +310,7 @@ class Outcome:
             one of the reasons of a referred image.
         confirmed: Its class, "" if not known yet.
         lesion: Equal for all images of a lesion.
+        names_lesion: False if the data do not say which lesion the image shows.
         decided_with: Images of a lesion with the same value got one disposition together.
         policy_hash: Of the policy that decided, "" if not known.
     """
@@ -319,6 +321,7 @@ class Outcome:
     lesion: str
     decided_with: str
     policy_hash: str
+    names_lesion: bool = True
 
 
 def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
@@ -494,7 +497,8 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
         raise OutcomesError(
             f"{place}: expected a disposition ({names}), got {printable(disposition)}"
         )
-    lesion = _cell(row, "lesion") or place
+    named = _cell(row, "lesion")
+    lesion = named or place
     return Outcome(
         disposition=Disposition(disposition) if disposition else None,
         is_target_possible=Reason.TARGET_POSSIBLE in _cell(row, "reasons"),
@@ -502,6 +506,7 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
         lesion=lesion,
         decided_with=f"{lesion} {together}" if together else place,
         policy_hash=_cell(row, "policy_hash"),
+        names_lesion=bool(named),
     )
 
 
@@ -556,12 +561,14 @@ class OutcomeSummary:
         upper: The upper bound, likewise.
         alarm_at: Number of the assessed lesion at which the hypothesis was rejected; None if it was
             not.
+        unit: "picture" if the data name no lesions, so that every picture counts.
     """
 
     counts: Counter[LesionOutcome]
     lower: float
     upper: float
     alarm_at: int | None
+    unit: Unit = "lesion"
 
     @property
     def assessed(self) -> int:
@@ -595,6 +602,7 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
         lower=sequential_lower_bound(sum(missed), len(missed), promise.confidence),
         upper=sequential_upper_bound(sum(missed), len(missed), promise.confidence),
         alarm_at=next(alarms, None),
+        unit="lesion" if any(row.names_lesion for row in outcomes) else "picture",
     )
 
 

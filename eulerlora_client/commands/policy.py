@@ -158,8 +158,8 @@ def monitor_command(
         click.echo(line)
     if summary.alarm_at is not None:
         raise click.ClickException(
-            f"ALARM at lesion {summary.alarm_at}: more lesions confirmed as {promise.title} are "
-            f"missed than the tolerated share of {promise.tolerated:.3g}"
+            f"ALARM at {summary.unit} {summary.alarm_at}: more {summary.unit}s confirmed as "
+            f"{promise.title} are missed than the tolerated share of {promise.tolerated:.3g}"
         )
 
 
@@ -239,7 +239,8 @@ def _report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
     else:
         verdict = f"no alarm: more than {promise.tolerated:.3g} is neither shown nor excluded"
     return [
-        f"lesions confirmed as {promise.title}: {counts.total()}",
+        f"{summary.unit}s confirmed as {promise.title}: {counts.total()}"
+        + (" (the file names no lesions: every picture counts)" * (summary.unit == "picture")),
         f"  urgent: {counts[LesionOutcome.URGENT]}",
         f"  unfamiliar, seen by a person: {counts[LesionOutcome.UNFAMILIAR]}",
         f"  referred by the target: {counts[LesionOutcome.REFERRED]}",

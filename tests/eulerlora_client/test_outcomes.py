@@ -146,7 +146,7 @@ def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:
     path = written(tmp_path / "o.csv", row | {"dx": " mel "}, row | empty)
     first, second = read_outcomes(path, "dx")
     expected = (first.lesion, first.decided_with, "sha256:1")
-    assert first == Outcome(Disposition.REFER, True, "mel", *expected)
+    assert first == Outcome(Disposition.REFER, True, "mel", *expected, names_lesion=False)
     assert (second.disposition, second.is_target_possible, second.confirmed) == (None, False, "")
     assert first.lesion != second.lesion
     assert first.decided_with != second.decided_with

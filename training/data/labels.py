@@ -307,7 +307,7 @@ def _with_identifiers(
         for column in (_GROUP, _LESION)
         if rows and column in rows[0]
     }
-    known = [
+    known: list[Mapping[Column, str]] = [
         {**row, **{column: found.by_cell[row[column]] or "" for column, found in read.items()}}
         for row in rows
     ]

@@ -129,13 +129,15 @@ def monitored(path: Path, dispositions: list[str], *options: str) -> Result:
     return CliRunner().invoke(monitor_command, [str(path), *options])
 
 
-def test_the_report_counts_lesions_and_states_bounds(tmp_path: Path) -> None:
+def test_the_report_counts_pictures_where_no_lesions_are_named_and_states_bounds(
+    tmp_path: Path,
+) -> None:
     done = monitored(
         tmp_path / "o.csv", ["urgent"] * 96 + ["unfamiliar", "refer", "routine", "retake"]
     )
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[:6] == [
-        "lesions confirmed as mel: 100",
+        "pictures confirmed as mel: 100 (the file names no lesions: every picture counts)",
         "  urgent: 96",
         "  unfamiliar, seen by a person: 1",
         "  referred by the target: 1",
@@ -150,7 +152,7 @@ def test_an_alarm_is_printed_and_has_exit_status_1(tmp_path: Path) -> None:
     done = monitored(tmp_path / "o.csv", ["urgent"] * 5 + ["routine"] * 5)
     assert done.exit_code == 1
     assert "verdict: ALARM" in done.stdout
-    assert "ALARM at lesion " in done.stderr
+    assert "ALARM at picture " in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

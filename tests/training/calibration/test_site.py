@@ -380,6 +380,32 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
     assert (evidence.mode, evidence.samples, evidence.measured) == ("det", 1, ())
 
 
+@pytest.mark.parametrize("unit", ["lesion", "group"])
+def test_patients_with_lesions_of_several_classes_are_no_lesions(
+    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path, unit: str
+) -> None:
+    """Of 20 patients, each has a melanoma, and 12 have benign lesions of both classes too."""
+    data = Path(shutil.copytree(local_folder, tmp_path / "clinic"))
+    rows = ["path,label,group" + ",lesion" * (unit == "lesion")]
+    for path in sorted(data.glob("*.png")):
+        label, lesion, _ = path.name.split("-")
+        cells = [path.name, label, f"P{int(lesion) % 20}", f"{label}-{lesion}"]
+        rows.append(",".join(cells[: len(rows[0].split(","))]))
+    (data / "labels.csv").write_text("\n".join(rows))
+    done = fit(site_source, "--data", data, "--out", tmp_path / "out", *NEVUS, "--policy", policy,
+               "--mode", "det", "--sensitivity", 0.75)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
+    assert evidence is not None
+    assert (evidence.fit.unit, evidence.fit.routine.lesions) == (unit, 20)
+    assert evidence.fit.urgent.lesions <= {"lesion": 60, "group": 52}[unit]
+    assert read_config(tmp_path / "out").provenance["site"]["unit"] == unit
+    assert f" {unit}s of melanoma" in done.output
+    assert ("not about lesions" in done.output) == (unit == "group")
+    counts = {"bkl": 12, "mel": 20, "nv": {"lesion": 28, "group": 20}[unit]}
+    assert read_config(tmp_path / "out").provenance["site"]["units"] == counts
+
+
 @pytest.mark.parametrize(
     ("sensitivity", "trained", "established"),
     [(0.9, 0, True), (0.9, 2, False), (0.95, 0, False)],
