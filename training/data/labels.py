@@ -227,8 +227,8 @@ def _read_rows(
         and (len(PurePosixPath(row.name).parts) > len(cell.parts) or not is_image_name(cell.name))
     ]
     if ends:
-        cell, name = ends[0]
-        notes.append(f"{len(ends):,} paths are ends of those of pictures, such as {cell} of {name}")
+        end, whole = ends[0]
+        notes.append(f"{len(ends):,} paths are ends of those of pictures, such as {end} of {whole}")
     _check_rows(path, rows)
     return replace(labels, rows=rows, notes=(*labels.notes, *notes))
 

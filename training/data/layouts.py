@@ -362,7 +362,7 @@ def _unread(
         if path is None or shares[path] < _NAMED:
             return None
         further, one_hot = [], ()
-        columns = {"path": path} | _likely_columns(table, path)
+        columns = {"path": path, **_likely_columns(table, path)}
         if "label" not in columns:
             one_hot = _one_hot_columns(table)
     read = LabelTable(
