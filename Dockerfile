@@ -44,9 +44,6 @@ COPY eulerlora_contract eulerlora_contract
 COPY eulerlora_client eulerlora_client
 COPY eulerlora eulerlora
 COPY service service
-# The methods that its entry points name; the rest of the studies trains.
-COPY studies/__init__.py studies/
-COPY studies/methods studies/methods
 RUN pip install --no-deps --no-build-isolation ./eulerlora_client . \
     && pip uninstall --yes pip
 # The list of components, made by a program that does not get into the image.

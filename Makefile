@@ -6,8 +6,9 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
-# The client and the rest are two distributions of one repository.
+# The client, the rest of the core, and the laboratory are distributions of one repository.
 PROJECTS := eulerlora_client/pyproject.toml pyproject.toml
+LAB := lab/pyproject.toml
 CLIENT_LOCK := requirements/client.lock
 SERVE_LOCK := requirements/serve.lock
 TRAIN_LOCK := requirements/train.lock
@@ -39,6 +40,7 @@ install = $(INSTALL_HASHED) $(1)
 endif
 INSTALL_PROJECTS := $(PIP_INSTALL) --quiet --no-deps --no-build-isolation \
   --editable ./eulerlora_client --editable .
+INSTALL_LAB := $(INSTALL_PROJECTS) --editable ./lab
 
 # Each worker computes with one thread. A worker takes tests from the other's share when it has
 # run its own, so that most modules stay on one worker and set up their fixtures once.
@@ -60,17 +62,22 @@ serve: $(SERVES) ## start the service on port 8000 (PORT=) with the embedded che
 demo: $(SERVES) ## start the service, send it five drawn pictures, print the answers and stop it
 	$(BIN)/eulerlora demo
 
+# HOUSE=core or HOUSE=lab runs the tests of one house.
+HOUSE :=
+TESTS_OF_core := tests
+TESTS_OF_lab := lab/tests
+
 .PHONY: test
-test: $(TESTS) ## run the tests that this machine supports, except the slow ones
-	$(PYTEST) -m "not slow"
+test: $(TESTS) ## run the tests that this machine supports, except the slow ones; HOUSE=core|lab
+	$(PYTEST) -m "not slow" $(TESTS_OF_$(HOUSE))
 
 .PHONY: test-all
 test-all: $(TESTS) ## run the slow tests too
-	$(PYTEST)
+	$(PYTEST) $(TESTS_OF_$(HOUSE))
 
 # Branch coverage of the product by the tests that this machine supports; FOLDER=tests/training
 # measures a part, which does not reach the required share.
-FOLDER := tests
+FOLDER := tests lab/tests
 COVERED ?= 95
 
 .PHONY: coverage
@@ -127,14 +134,14 @@ $(SERVES): $(CREATED) $(PROJECTS) $(SERVE_LOCK) | $(TORCH_INSTALLER)
 	$(INSTALL_PROJECTS)
 	@touch $@
 
-$(TRAINS): $(CREATED) $(PROJECTS) $(TRAIN_LOCK) | $(TORCH_INSTALLER)
+$(TRAINS): $(CREATED) $(PROJECTS) $(LAB) $(TRAIN_LOCK) | $(TORCH_INSTALLER)
 	$(call install,$(TRAIN_LOCK))
-	$(INSTALL_PROJECTS)
+	$(INSTALL_LAB)
 	@touch $@
 
-$(TESTS): $(CREATED) $(PROJECTS) $(TEST_LOCK) | $(TORCH_INSTALLER)
+$(TESTS): $(CREATED) $(PROJECTS) $(LAB) $(TEST_LOCK) | $(TORCH_INSTALLER)
 	$(call install,$(TEST_LOCK))
-	$(INSTALL_PROJECTS)
+	$(INSTALL_LAB)
 	@touch $@
 
 $(DOCS): $(TESTS) $(DOCS_LOCK)
@@ -173,7 +180,7 @@ LOWEST_PYTHON ?= python3.11
 test-lowest: $(UV) ## run the tests with the lowest versions that the requirements allow
 	$(UV) venv --quiet --clear --python $(LOWEST_PYTHON) build/lowest
 	$(UV) pip install --quiet --python build/lowest --resolution lowest-direct --group test \
-	  --editable ./eulerlora_client --editable '.[all,ray]'
+	  --editable ./eulerlora_client --editable '.[all,ray]' --editable ./lab
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest --numprocesses $(WORKERS) \
 	  --dist worksteal -m "not slow"
 
@@ -181,13 +188,14 @@ test-lowest: $(UV) ## run the tests with the lowest versions that the requiremen
 BUILD := $(UV) build --quiet --out-dir dist --build-constraints $(CLIENT_LOCK) --require-hashes
 
 .PHONY: dist
-dist: $(UV) ## build the wheels of both distributions and the sources of `eulerlora` in dist/
+dist: $(UV) ## build the wheels of all distributions and the sources of `eulerlora` in dist/
 	rm -rf dist
 	$(BUILD) --wheel eulerlora_client
 	$(BUILD)
+	$(BUILD) --wheel lab
 
 .PHONY: test-dist
-test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client alone, and the service
+test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client alone, the service, the laboratory
 	$(UV) venv --quiet --clear --python $(PYTHON) build/client
 	$(UV) pip install --quiet --python build/client dist/eulerlora_client-*.whl
 	cd build && client/bin/eulerlora policy show >/dev/null && ! client/bin/python -c "import torch"
@@ -195,6 +203,10 @@ test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client al
 	$(UV) pip install --quiet --python build/service dist/eulerlora_client-*.whl \
 	  "$$(echo dist/eulerlora-*.whl)[serve]"
 	cd build && service/bin/eulerlora demo
+	$(UV) venv --quiet --clear --python $(PYTHON) build/lab
+	$(UV) pip install --quiet --python build/lab dist/eulerlora_client-*.whl \
+	  dist/eulerlora-*.whl dist/eulerlora_lab-*.whl
+	cd build && lab/bin/eulerlora reproduce --help >/dev/null
 
 .PHONY: sbom
 sbom: test-dist ## list the packages that the wheels install with the service, as CycloneDX
@@ -209,7 +221,7 @@ image-test: ## build the container image, start it read-only under an unknown us
 
 .PHONY: clean
 clean: ## remove the environment, the caches and the build products
-	rm -rf $(VENV) build dist mutants eulerlora.egg-info eulerlora_client.egg-info \
+	rm -rf $(VENV) build dist mutants eulerlora.egg-info eulerlora_client.egg-info lab/*.egg-info \
 	  eulerlora_client/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	find benchmarks deploy eulerlora eulerlora_client eulerlora_contract service studies tests training \
+	find deploy eulerlora eulerlora_client eulerlora_contract lab service tests training \
 	  -name __pycache__ -prune -exec rm -rf {} +

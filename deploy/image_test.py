@@ -54,7 +54,7 @@ PREDICTION = {
 VIRTUAL = {"/proc", "/sys", "/dev", "/tmp"}
 APPLICATION = Path("/opt/eulerlora")
 UNNEEDED = {
-    "pip", "triton", "pytest", "tests", "benchmarks", "deploy", "training", "accelerate",
+    "pip", "triton", "pytest", "tests", "eulerlora_lab", "deploy", "training", "accelerate",
     "matplotlib", "scipy", "sklearn", "tensorboard",
 }  # fmt: skip
 

@@ -35,8 +35,8 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
-    "studies/README.md": "results/studies.md",
-    "studies/results/rates.svg": "results/rates.svg",
+    "lab/docs/protocols.md": "results/studies.md",
+    "lab/results/rates.svg": "results/rates.svg",
     f"{CARD}/README.md": "results/model-card.md",
     f"{CARD}/reliability.png": "results/reliability.png",
 } | {

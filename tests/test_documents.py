@@ -13,11 +13,10 @@ from eulerlora_client.commands.program import program
 from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted(
-    path
-    for pattern in ("*.md", "docs/**/*.md", "e*/*.md", "studies/*.md", "eulerlora/default/*.md")
-    for path in ROOT.glob(pattern)
-)
+PATTERNS = (
+    "*.md", "docs/**/*.md", "e*/*.md", "lab/*.md", "lab/docs/*.md", "eulerlora/default/*.md",
+)  # fmt: skip
+DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 RECIPES = {path.stem for path in (ROOT / "training" / "recipes").glob("*.toml")}
 
@@ -70,7 +69,7 @@ def check_command(words: list[str]) -> None:
     assert options(rest) <= known, words
     if command.name in {"train", "pretrain"} and rest and re.fullmatch(r"[a-z][\w-]*", rest[0]):
         assert rest[0] in RECIPES, words
-    if rest and rest[0].startswith("studies/"):
+    if rest and rest[0].startswith("lab/"):
         assert (ROOT / rest[0]).is_file(), words
 
 
@@ -79,7 +78,7 @@ def check_module(name: str, arguments: list[str]) -> None:
 
     Reads the options from the source: importing the benchmarks takes seconds.
     """
-    path = ROOT.joinpath(*name.split("."))
+    path = ROOT.joinpath(*(["lab"] if name.startswith("eulerlora_lab") else []), *name.split("."))
     sources = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
     known = set(
         re.findall(r'["/](--[a-z-]+)(?=["/])', "".join(source.read_text() for source in sources))

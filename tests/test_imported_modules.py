@@ -11,7 +11,7 @@ ABSENT = {
     "from eulerlora import EulerLoRA; EulerLoRA.default('cpu')": {"torchvision", "torch._dynamo"},
     "import eulerlora_client.commands.session, eulerlora_client.commands.triage": {
         "torch", "torchvision", "fastapi", "starlette", "uvicorn", "scipy",
-        "eulerlora", "service", "training", "benchmarks",
+        "eulerlora", "service", "training", "eulerlora_lab",
     },
     f"{PROGRAM}; program(['--help'], standalone_mode=False)": {"torch", "fastapi", "matplotlib"},
     "import service.app, service.telemetry.observation, service.routes.system": {

@@ -28,7 +28,7 @@ INPUT_PROJECTIONS = len(PROJECTIONS) - 1  # Q, K and V; also the index of O
 GROUP = 4
 INIT_GAIN = 0.3
 """Gain of the initial A for `adapt`, PEFT and recipes that are not the paper's: with it EulerLoRA
-trains at the rates at which LoRA does (studies/README.md).
+trains at the rates at which LoRA does (lab/docs/protocols.md).
 """
 _GOLDEN = (3 - math.sqrt(5)) / 2  # fraction of a circle whose multiples are evenly spread
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from benchmarks.service.images import synthetic_images
-from benchmarks.service.load import BOUNDARY, form, get, post, post_form
+from eulerlora_lab.benchmarks.service.images import synthetic_images
+from eulerlora_lab.benchmarks.service.load import BOUNDARY, form, get, post, post_form
 from service.auth.keys import write_clients
 from service.settings import NESTED, PREFIX
 from service.telemetry import metrics

@@ -14,12 +14,12 @@ pytest.importorskip("ray.serve")
 
 from ray.serve.schema import ServeDeploySchema
 
-from benchmarks.service.images import synthetic_images
-from benchmarks.service.load import Load, closed_loop, post
-from benchmarks.service.server import eulerlora_server, server_process, tree
 from deploy.ray.application import MAX_ONGOING_REQUESTS, Arguments, build, create_replica
 from eulerlora.checkpoint.files import ADAPTERS_FILE
 from eulerlora_contract.settings import validated
+from eulerlora_lab.benchmarks.service.images import synthetic_images
+from eulerlora_lab.benchmarks.service.load import Load, closed_loop, post
+from eulerlora_lab.benchmarks.service.server import eulerlora_server, server_process, tree
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import random_png
 

@@ -11,7 +11,6 @@ from eulerlora.checkpoint.config import AutoRecord, CheckpointConfig
 from eulerlora_contract.answers import Threshold
 from eulerlora_contract.errors import SettingsError
 from tests.conftest import MARGINS
-from tests.eulerlora.methods.conftest import settings_of
 
 Fields = dict[str, Any]
 
@@ -59,11 +58,10 @@ def test_the_sampling_digest_is_that_of_weights_and_draws_only(config: Checkpoin
         digest(backbone=backbone),
         digest(adapters=adapters),
         digest(adapters=config.adapters.model_copy(update={"settings": settings})),
-        digest(method=settings_of("dropkey")),
         digest(sampler="balanced" if config.sampler == "independent" else "independent"),
         digest(views=8),
     ]
-    assert len({digest(), *changed}) == 7
+    assert len({digest(), *changed}) == 6
 
 
 def msp(config: CheckpointConfig, *options: Any) -> float:

@@ -1,1 +1,0 @@
-"""Benchmarks of the service, as a client sees it: `python -m benchmarks.service`."""

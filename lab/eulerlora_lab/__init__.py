@@ -1,0 +1,1 @@
+"""The laboratory: methods to compare with, studies, tables and benchmarks of EulerLoRA."""

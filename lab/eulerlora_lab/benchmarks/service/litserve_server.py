@@ -1,0 +1,60 @@
+"""Reference: LitServe with the same model, using the functions of the library.
+
+As a program: `python -m eulerlora_lab.benchmarks.service.litserve_server PORT`. A request is a form
+with the fields `file` and `mode`. Every batch of at most 8, gathered for 5 ms by two workers, which
+were the best settings, is one call of the library, with mixed modes. The server does not validate
+requests, which is in its favour.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from fastapi import Request
+from litserve import LitAPI, LitServer
+from torch import Tensor
+
+from eulerlora_contract.sampling import Mode
+from eulerlora_lab.benchmarks.service.references import body, decode, default_model, predict
+from service.inference.engine import InferenceItem
+
+WORKERS = 2
+
+
+class EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
+    """The hooks of LitServe, in the order of a request."""
+
+    def setup(self, device: str) -> None:
+        """Loads the model in a worker process; the workers share the cores."""
+        torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))
+        self.model = default_model()
+
+    def decode_request(self, request: Request) -> InferenceItem:
+        """Decodes the form."""
+        mode: Mode = "stoch" if request["mode"] == "stoch" else "det"
+        return decode(self.model, request["file"].file.read(), mode)
+
+    def batch(self, inputs: list[InferenceItem]) -> list[InferenceItem]:
+        """The list unchanged."""
+        return inputs
+
+    def predict(self, inputs: list[InferenceItem] | InferenceItem) -> list[Tensor] | Tensor:
+        """Trajectories; LitServe passes a single input if it does not batch."""
+        if isinstance(inputs, InferenceItem):
+            return predict(self.model, [inputs])[0]
+        return predict(self.model, inputs)
+
+    def unbatch(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The list unchanged."""
+        return outputs
+
+    def encode_response(self, output: Tensor) -> dict[str, Any]:
+        """The JSON values of a response."""
+        return body(self.model, output)
+
+
+if __name__ == "__main__":
+    api = EulerLoRAAPI(max_batch_size=8, batch_timeout=0.005)
+    server = LitServer(api, accelerator="cpu", workers_per_device=WORKERS)
+    server.run("127.0.0.1", int(sys.argv[1]), 1, "warning", generate_client_file=False)

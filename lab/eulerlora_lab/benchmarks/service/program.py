@@ -1,0 +1,39 @@
+"""All measurements of the service, one after another, on an otherwise idle machine."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from eulerlora_lab.benchmarks.results import Result, report
+from eulerlora_lab.benchmarks.service.fairness import attackers, busy_connections
+from eulerlora_lab.benchmarks.service.overload import overload
+from eulerlora_lab.benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE, ServicePlan
+from eulerlora_lab.benchmarks.service.throughput import lone_request, throughput, triage
+
+MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
+    "throughput": throughput,
+    "triage": triage,
+    "lone-request": lone_request,
+    "overload": overload,
+    "attackers": attackers,
+    "busy-connections": busy_connections,
+}
+
+
+@click.command()
+@click.option("--small", is_flag=True, help="Use tiny sizes as a functional test.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Run only these."
+)
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Send the first files of this folder instead of synthetic images.",
+)
+@click.argument("options", nargs=-1, metavar="[-- OPTIONS OF eulerlora serve]")
+def main(small: bool, only: tuple[str, ...], images: Path | None, options: tuple[str, ...]) -> None:
+    """Measure the service on this machine and print a table."""
+    sizes = SMALL_SERVICE if small else FULL_SERVICE
+    plan = sizes.model_copy(update={"options": options, "image_folder": images})
+    report(result for name in only or MEASUREMENTS for result in MEASUREMENTS[name](plan))

@@ -1,0 +1,225 @@
+"""Server processes, ours and those it is compared with, and the memory of their process trees."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from statistics import median
+from typing import Self
+
+import psutil
+
+ROOT = Path(__file__).parents[4]
+START_TIMEOUT_S = 180.0
+TERMINATE_TIMEOUT_S = 60.0
+WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+WINDOW = 0.05  # share of the time at its start and at its end
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """The process and its live descendants; empty if the process does not exist."""
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def memory(pid: int) -> int:
+    """The memory of the tree in bytes; shared pages are divided among processes (PSS).
+
+    The kernel walks all pages of each process, which blocks its memory allocations for about
+    0.1 s.
+    """
+    return _sum(pid, lambda process: int(process.memory_full_info().pss))
+
+
+def resident(pid: int) -> int:
+    """The RSS of the tree in bytes, without blocking it; shared pages count repeatedly."""
+    return _sum(pid, lambda process: int(process.memory_info().rss))
+
+
+def _sum(pid: int, measure: Callable[[psutil.Process], int]) -> int:
+    total = 0
+    for process in tree(pid):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            total += measure(process)
+    return total
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """Suspends the tree (SIGSTOP) while the block runs, so that it uses no CPU time."""
+    stopped = tree(pid)
+    for process in stopped:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in reversed(stopped):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def terminate(pid: int, grace_s: float = TERMINATE_TIMEOUT_S) -> None:
+    """Sends SIGTERM to the root, and SIGKILL to the processes left after `grace_s`."""
+    processes = tree(pid)
+    if processes:
+        processes[0].terminate()
+    _, left = psutil.wait_procs(processes, timeout=grace_s)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=TERMINATE_TIMEOUT_S)
+
+
+class ServerStartError(Exception):
+    """A server exited or did not become ready in time."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A ready server. process: root of its process tree."""
+
+    port: int
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+def eulerlora_server(options: Sequence[str] = ()) -> AbstractContextManager[Server]:
+    """Runs `eulerlora serve` while the block runs.
+
+    options: of the command. The references are in float32, and so is the server unless the options
+    state a precision.
+    """
+    port = free_port()
+    command = ["-m", "eulerlora_client", "serve", "--port", str(port), "--precision", "float32"]
+    trusted = {"EULERLORA_SERVE_TRUSTED_PROXIES": "127.0.0.1"}  # clients name themselves
+    return server_process([*command, *options], port, "/readyz", environment=trusted)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def server_process(
+    arguments: Sequence[str],
+    port: int,
+    ready_path: str,
+    grace_s: float = TERMINATE_TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """Runs a Python program while the block runs; it is ready if `ready_path` returns 200.
+
+    arguments: of Python. port: on which the program listens. grace_s: time from SIGTERM to SIGKILL.
+    environment: variables to add. Raises ServerStartError.
+    """
+    with tempfile.TemporaryFile("w+b") as log:  # an unread pipe would fill up
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            server = Server(port, process)
+            _wait_until_ready(server, ready_path, log.fileno())
+            yield server
+        finally:
+            terminate(process.pid, grace_s)
+            process.wait(TERMINATE_TIMEOUT_S)
+
+
+def _wait_until_ready(server: Server, path: str, log: int) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if status(server.port, path) == 200:
+            return
+        if server.process.poll() is not None:
+            raise ServerStartError(
+                "expected a running server, got exit status "
+                f"{server.process.returncode}: {_text(log)}"
+            )
+        time.sleep(0.05)
+    raise ServerStartError(f"expected a ready server within {START_TIMEOUT_S:.0f} s: {_text(log)}")
+
+
+def status(port: int, path: str, timeout_s: float = 5.0, image: bytes | None = None) -> int | None:
+    """The status of a request on a new connection, or None if the connection fails.
+
+    image: JPEG to POST; None for a GET.
+    """
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", image, {"Content-Type": "image/jpeg"}
+    )
+    try:
+        with WITHOUT_PROXY.open(request, timeout=timeout_s) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, HTTPException):
+        return None
+
+
+def _text(log: int) -> str:
+    return Path(f"/proc/self/fd/{log}").read_text(errors="replace")
+
+
+@dataclass(frozen=True)
+class MemorySample:
+    """The RSS of a process tree, in bytes, at a monotonic time."""
+
+    at_s: float
+    rss: int
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        return cls(time.monotonic(), resident(pid))
+
+
+@contextmanager
+def sampled(pid: int, every_s: float) -> Iterator[list[MemorySample]]:
+    """Samples the tree's memory while the block runs, into the returned list."""
+    samples = [MemorySample.of(pid)]
+    ended = threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(every_s):
+            samples.append(MemorySample.of(pid))
+
+    thread = threading.Thread(target=sample, name="memory")
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()
+        samples.append(MemorySample.of(pid))
+
+
+def growth(samples: Sequence[MemorySample], warmup_s: float) -> float:
+    """The relative growth of memory from `warmup_s` to the end.
+
+    Start and end are medians over 5% of the time between them, or the nearest sample.
+    """
+    started, ended = samples[0].at_s + warmup_s, samples[-1].at_s
+    window = WINDOW * (ended - started)
+    later = [sample for sample in samples if sample.at_s >= started] or [samples[-1]]
+    first = [sample.rss for sample in later if sample.at_s <= started + window]
+    last = [sample.rss for sample in later if sample.at_s >= ended - window]
+    return median(last) / median(first or [later[0].rss]) - 1

@@ -1,0 +1,187 @@
+"""The workload of a comparison: a network, images and the coefficients of their trajectories.
+
+`build_engine` runs it as the service does: our side of every comparison.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Generator, Tensor
+
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.method import RowDraws
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
+from eulerlora.nn.runtime import Runtime
+from eulerlora.sampling.masks import AdapterSettings, draw_trajectories, on_stacked_ranks
+from eulerlora.settings import BackboneSettings, RuntimeSettings
+from eulerlora_contract.sampling import Precision
+from eulerlora_contract.settings import PositiveInt, Settings
+from eulerlora_lab.benchmarks.results import Result, Side, Target, comparison
+from eulerlora_lab.benchmarks.timing import Work, alternating_seconds
+
+
+class NetworkSizes(Settings):
+    """A network and its trajectories. samples: per adapter in mode `stoch`."""
+
+    backbone: BackboneSettings = BackboneSettings()
+    adapters: AdapterSettings = AdapterSettings()
+    samples: PositiveInt = 4
+    classes: PositiveInt = 7
+
+    @property
+    def trajectories(self) -> int:
+        return self.adapters.adapters * self.samples
+
+
+class Sizes(Settings):
+    """Sizes of a run.
+
+    large: the published backbone. compact: a backbone for CPUs. images: batch size. requests: of
+    each mode in the mixed batch. repeats: alternating measurements after `warmups`; `step_repeats`
+    for training steps, `request_repeats` for requests. processes: number of processes for each
+    memory measurement.
+    """
+
+    large: NetworkSizes = NetworkSizes()
+    compact: NetworkSizes = NetworkSizes(
+        backbone=BackboneSettings(
+            image_size=128, patch_size=16, layers=12, heads=3, width=192, mlp_width=640
+        )
+    )
+    images: PositiveInt = 8
+    requests: PositiveInt = 8
+    warmups: Annotated[int, Field(ge=0)] = 2
+    repeats: PositiveInt = 15
+    step_repeats: PositiveInt = 5
+    request_repeats: PositiveInt = 45
+    processes: PositiveInt = 3
+
+
+SMALL_NETWORK = NetworkSizes(
+    backbone=BackboneSettings(
+        image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24
+    ),
+    adapters=AdapterSettings(adapters=2, rank=4, min_rank=2),
+    samples=2,
+    classes=3,
+)
+
+FULL = Sizes()
+SMALL = Sizes(
+    large=SMALL_NETWORK,
+    compact=SMALL_NETWORK,
+    images=2,
+    requests=2,
+    warmups=1,
+    repeats=3,
+    step_repeats=2,
+    request_repeats=3,
+    processes=1,
+)
+
+
+UP_STD = 0.005  # adapters and image then change a logit by similar amounts
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run of the benchmarks. compiler: a backend of `torch.compile` for GPU comparisons."""
+
+    sizes: Sizes
+    device: torch.device
+    compiler: str | None = None
+
+    def comparison(
+        self,
+        name: str,
+        ours: tuple[str, Work],
+        reference: tuple[str, Work],
+        target: Target | None = None,
+        repeats: int | None = None,
+    ) -> Result:
+        """The ratio of the times of ours and of the reference, from alternating runs.
+
+        ours, reference: what runs, and a run. repeats: by default those of the sizes.
+        """
+        (what, work), (other, other_work) = ours, reference
+        times, other_times = alternating_seconds(
+            [work, other_work], repeats or self.sizes.repeats, self.sizes.warmups, self.device
+        )
+        return comparison(name, Side(what, times), Side(other, other_times), target)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Stochastic trajectories of images, in the layouts of both sides of a comparison.
+
+    images: (n, 3, image_size, image_size). unstacked: (trajectories, n, blocks, 4, rank),
+    coefficients on the directions of each trajectory's adapter. draws: the same on the stacked
+    directions of all adapters, of every row.
+    """
+
+    network: AdaptedVisionTransformer
+    images: Tensor
+    rows: Rows
+    unstacked: Tensor
+    draws: RowDraws
+
+    @classmethod
+    def of(cls, network: AdaptedVisionTransformer, samples: int, images: int) -> "Workload":
+        """Random images with one draw for each, on the network's device."""
+        device, settings = network.heads.weight.device, network.settings
+        generator = Generator().manual_seed(images)
+        size, trajectories = network.backbone.settings.image_size, settings.adapters * samples
+        pixels = torch.rand(images, 3, size, size, generator=generator)
+        drawn = [
+            draw_trajectories(trajectories, len(network.blocks), settings, generator)
+            for _ in range(images)
+        ]
+        coefficients = torch.cat([on_stacked_ranks(draw, settings.adapters) for draw in drawn])
+        return cls(
+            network=network,
+            images=pixels.to(device),
+            rows=Rows.of([samples] * images, settings.adapters).to(device),
+            unstacked=torch.stack(drawn, dim=1).to(device),
+            draws=RowDraws.of_coefficients(coefficients.to(device)),
+        )
+
+    @classmethod
+    def random(cls, sizes: NetworkSizes, images: int, device: torch.device) -> "Workload":
+        return cls.of(random_network(sizes).to(device), sizes.samples, images)
+
+
+def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransformer:
+    """Adapters are random too; on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = VisionTransformer(sizes.backbone)
+    network = build_network(backbone, sizes.adapters, sizes.classes)
+    generator = Generator().manual_seed(seed)
+    network.initialise(generator)
+    with torch.no_grad():
+        for name, parameter in network.adapter_parameters():
+            if name.endswith(".up"):
+                parameter.normal_(std=UP_STD, generator=generator)
+    return network.eval()
+
+
+Engine = Callable[[Tensor, Rows, RowDraws], Tensor]
+
+
+def build_engine(network: AdaptedVisionTransformer, precision: Precision) -> Engine:
+    """A function (images, rows, draws) -> float32 logits, as the service runs it.
+
+    images: (n, 3, image_size, image_size) float32, on the device of rows and draws. The network is
+    copied.
+    """
+    network_copy = copy.deepcopy(network).requires_grad_(False)
+    settings = RuntimeSettings(precision=precision)
+    return torch.inference_mode()(
+        Runtime(network_copy, network.heads.weight.device, settings).__call__
+    )

@@ -1,0 +1,75 @@
+"""Networks to compare methods with, and the end of a training that they are fitted to."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.method import Batch, MethodSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.sampling.masks import AdapterSettings
+from tests.eulerlora.conftest import images, network
+from tests.service.conftest import current_metrics, photo, png
+
+__all__ = [
+    "GivenRun", "current_metrics", "images", "network", "network_like", "photo", "plain_lora",
+    "png",
+]  # fmt: skip
+
+NO_CHANGES: Mapping[str, Tensor] = MappingProxyType({})
+
+
+@torch.no_grad()
+def plain_lora(
+    network: AdaptedVisionTransformer, adapter: int, changes: Mapping[str, Tensor] = NO_CHANGES
+) -> AdaptedVisionTransformer:
+    """A network of one adapter without a method: copies of weights, some of them changed.
+
+    `changes` has, by parameter name such as `blocks.0.down`, the weights of one adapter.
+    """
+    settings = AdapterSettings(
+        adapters=1, rank=network.settings.rank, min_rank=network.settings.rank
+    )
+    plain = build_network(network.backbone, settings, 3)
+    for name, parameter in plain.adapter_parameters():
+        axis = 0 if name.startswith("heads") else 1
+        own = network.get_parameter(name).select(axis, adapter)
+        parameter.copy_(changes.get(name, own).unsqueeze(axis))
+    return plain
+
+
+@torch.no_grad()
+def network_like(
+    source: AdaptedVisionTransformer, method: MethodSettings
+) -> AdaptedVisionTransformer:
+    classes = source.heads.bias.shape[1]
+    network = build_network(source.backbone, source.settings, classes, method=method)
+    for name, parameter in source.adapter_parameters():
+        network.get_parameter(name).copy_(parameter)
+    return network.eval()
+
+
+@dataclass(frozen=True)
+class GivenRun:
+    images: Mapping[str, Batch] = field(default_factory=dict)
+    image_count: int = 0
+    batches: Iterable[Batch] = ()
+    further_losses: Callable[[int], Iterator[Tensor]] | None = None
+    clip_norm: float = 0.5
+
+    def last_epoch(self) -> Iterable[Batch]:
+        return self.batches
+
+    def inputs(self, part: str, count: int) -> Batch:
+        pixels, labels = self.images[part]
+        return pixels[:count], labels[:count]
+
+    def losses(self, steps: int) -> Iterator[Tensor]:
+        assert self.further_losses is not None
+        return self.further_losses(steps)
+
+    def total(self, values: Tensor) -> Tensor:
+        return values

@@ -1,0 +1,306 @@
+"""Paired comparisons: intervals over seeds and lesions, Holm's correction, and the files."""
+
+import csv
+import gzip
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import log_loss, roc_auc_score
+
+from eulerlora_contract.errors import DataError
+from eulerlora_lab.tables.comparison import (
+    POWER,
+    compare,
+    comparison_markdown,
+    detectable,
+    endpoint_result,
+    holm,
+    read_predictions,
+    resampled_metrics,
+    write_comparison,
+)
+from eulerlora_lab.tables.table import TableRun, read_table, runs_of
+from lab.tests.tables.synthetic_runs import finish
+from training.adaptation.train import REPORT
+from training.evaluation.intervals import RESAMPLES, cluster_indices, resampled
+from training.reporting.report import PREDICTIONS
+
+TABLE = read_table("overfitting-1500")
+SEEDS = (0, 42, 1206)
+LABELS = np.arange(24) % 7
+LESIONS = [f"lesion{index // 2}" for index in range(24)]
+CLASSES = [f"c{index}" for index in range(7)]
+SETS = [("test", "test"), ("a", "far"), ("b", "far"), ("c", "near"), ("d", "shifted")]
+
+
+def result(values: np.ndarray, lesions: np.ndarray):
+    """The tested mean of per-image differences (seeds, n)."""
+    of_arm = np.stack(
+        [
+            resampled(lambda w, row=row: {"mean": (w @ row) / w.sum(axis=1)}, lesions)["mean"]
+            for row in values
+        ]
+    )
+    return endpoint_result("nll", "a", "b", of_arm, np.zeros_like(of_arm))
+
+
+def test_differences_that_lesions_share_have_the_t_interval_of_the_seeds() -> None:
+    by_seed = np.array([0.1, 0.3, 0.2, 0.25, 0.05])
+    tested = result(np.repeat(by_seed[:, None], 30, axis=1), np.arange(30))
+    expected = stats.ttest_1samp(by_seed, 0)
+    interval = expected.confidence_interval(0.95)
+    assert tested.p == pytest.approx(expected.pvalue)
+    assert (tested.low, tested.high) == pytest.approx((interval.low, interval.high))
+    assert tested.difference == pytest.approx(by_seed.mean())
+    assert tested.by_seed == pytest.approx(tuple(by_seed))
+    assert tested.same_sign == 5
+
+
+def test_differences_that_seeds_share_have_the_error_of_the_lesion_means() -> None:
+    random = np.random.default_rng(1)
+    by_lesion = random.normal(0.1, 1, 200)
+    tested = result(np.tile(np.repeat(by_lesion, 3), (5, 1)), np.repeat(np.arange(200), 3))
+    assert tested.seeds_error == pytest.approx(0, abs=1e-12)
+    assert tested.lesions_error == pytest.approx(by_lesion.std(ddof=1) / 200**0.5, rel=0.08)
+    reach = stats.t.ppf(0.975, RESAMPLES - 1) * tested.lesions_error
+    assert tested.high - tested.difference == pytest.approx(reach)
+
+
+def test_intervals_cover_the_mean_over_new_seeds_and_new_lesions() -> None:
+    random, covered, rejected = np.random.default_rng(2), 0, 0
+    trials, seeds, lesions = 300, 5, 40
+    for _ in range(trials):
+        seed_effects = random.normal(0, 0.2, (seeds, 1))
+        values = seed_effects + random.normal(0, 1, lesions) + random.normal(0, 0.5, (5, lesions))
+        weights = random.multinomial(lesions, [1 / lesions] * lesions, 200)
+        resamples = np.concatenate([np.ones((1, lesions)), weights]) @ values.T / lesions
+        tested = endpoint_result("nll", "a", "b", resamples.T, np.zeros_like(resamples.T))
+        covered += tested.low <= 0 <= tested.high
+        rejected += tested.p < 0.05
+    assert covered / trials >= 0.93  # 0.95 - 1.6 standard errors
+    assert rejected == trials - covered
+
+
+def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
+    p_values = [0.01, 0.04, 0.03, 0.005, 0.8, 0.01]
+    adjusted = holm(p_values)
+    assert adjusted == pytest.approx([0.05, 0.09, 0.09, 0.03, 0.8, 0.05])
+    for level in np.linspace(0.001, 0.999, 200):
+        rejected = set()
+        for step, index in enumerate(np.argsort(p_values, kind="stable")):
+            if p_values[index] > level / (len(p_values) - step):
+                break
+            rejected.add(int(index))
+        assert {index for index, p in enumerate(adjusted) if p <= level} == rejected
+    assert holm([]) == []
+
+
+def test_metrics_of_a_predictions_file_are_those_of_an_independent_library(tmp_path: Path) -> None:
+    probabilities = write_predictions(tmp_path, "det", seed=3)
+    sets = read_predictions(tmp_path, "det")
+    assert list(sets) == ["test"]
+    test = sets["test"]
+    assert test.clusters == tuple(LESIONS)
+    metrics = resampled_metrics(sets)
+    assert metrics["nll"].shape == (1 + RESAMPLES,)
+    assert metrics["nll"][0] == pytest.approx(log_loss(LABELS, probabilities))
+    assert metrics["accuracy"][0] == pytest.approx((probabilities.argmax(1) == LABELS).mean())
+    single = {"test": replace(test, clusters=test.names)}
+    assert resampled_metrics(single)["nll"][1] != metrics["nll"][1]
+
+
+def test_ood_metrics_are_mean_aurocs_of_groups_and_resample_test_images_once(
+    tmp_path: Path,
+) -> None:
+    write_predictions(tmp_path, "det", seed=3)
+    sets = read_predictions(tmp_path, "det", ["msp", "feature_distance"])
+    assert list(sets) == ["test", "a", "b", "c"]
+
+    def expected(name: str) -> float:
+        scores = np.concatenate([sets["test"].scores["msp"], sets[name].scores["msp"]])
+        return float(roc_auc_score(np.arange(48) < 24, scores))
+
+    metrics = resampled_metrics(sets)
+    assert metrics["far_msp"][0] == pytest.approx((expected("a") + expected("b")) / 2)
+    assert metrics["near_msp"][0] == pytest.approx(expected("c"))
+    np.testing.assert_allclose(metrics["far_feature_distance"], metrics["far_msp"])
+    # With equal sets, the mean of two has the error that both share from the test images.
+    twice = {name: sets["a" if name == "b" else name] for name in ("test", "a", "b")}
+    shared = resampled_metrics(twice)["far_msp"][1:].std()
+    alone = resampled_metrics({name: sets[name] for name in ("test", "a")})["far_msp"][1:].std()
+    assert 0.75 * alone < shared < alone
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "named"),
+    [
+        (rb"(?m)^test,00,", b"test,99,", "expected the images of the other runs"),
+        (rb"(?m)^a,00,", b"a,99,", "expected the images of the other runs"),
+        (rb"(?m)^(a,.*,)[^,]+$", rb"\1", "feature_distance"),
+        (rb",det,", b",,", "mode det"),
+    ],
+)
+def test_other_images_and_missing_predictions_or_scores_are_errors(
+    tmp_path: Path, pattern: bytes, replacement: bytes, named: str
+) -> None:
+    table = read_table("ham10000-methods")
+    runs = runs_of(table, SEEDS[:2], [], tmp_path, ["single", "eulerlora-2"])
+    for run in runs:
+        finish(run, data="HAM10000, lesion split")
+        write_predictions(run.out / REPORT, "det", "stoch", seed=run.recipe.seed)
+    path = runs[-1].out / REPORT / PREDICTIONS
+    content = re.sub(pattern, replacement, gzip.decompress(path.read_bytes()).replace(b"\r", b""))
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(DataError, match=named):
+        compare(table, runs)
+
+
+def write_predictions(folder: Path, *modes: str, seed: int, shift: float = 0.0) -> np.ndarray:
+    """Writes test predictions, and others that do not count; returns the probabilities.
+
+    `shift` is added to the logits of the true classes.
+    """
+    logits = np.random.default_rng(seed).normal(size=(24, 7)) + (2 + shift) * np.eye(7)[LABELS]
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    values = np.random.default_rng(seed).normal(size=(len(SETS), 24)) + shift
+    values[0] += 1
+    with gzip.open(folder / PREDICTIONS, "wt", newline="") as file:
+        writer = csv.writer(file)
+        columns = [*(f"p_{c}" for c in CLASSES), "group", "msp", "feature_distance"]
+        writer.writerow(["set", "name", "cluster", "label", "mode", *columns])
+        for of_set, (set_name, group) in zip(values.tolist(), SETS, strict=True):
+            for mode in modes:
+                for index, row in enumerate(probabilities.tolist()):
+                    label = CLASSES[LABELS[index]] if set_name == "test" else ""
+                    scores = group, of_set[index], -2 * of_set[index] ** 3
+                    writer.writerow(
+                        [set_name, f"{index:02}", LESIONS[index], label, mode, *row, *scores]
+                    )
+    return probabilities
+
+
+def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
+    """All runs of TABLE for SEEDS, finished; `shift` is that of eulerlora-1."""
+    runs = runs_of(TABLE, SEEDS, [], folder)
+    for run in runs:
+        # one run ended early
+        nll = [0.5, run.recipe.seed / 1000, *([0.25] if run.recipe.seed else [])]
+        trained = {"validation_by_epoch": {"det": {"nll": nll}}}
+        finish(run, data="HAM10000, lesion-best-epoch split", training=trained)
+        is_arm = run.recipe.variant == "eulerlora-1"
+        write_predictions(
+            run.out / REPORT, "det", "stoch", seed=run.recipe.seed, shift=shift if is_arm else 0.0
+        )
+    return runs
+
+
+def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, shift=0.5)
+    comparison = compare(TABLE, runs)
+    assert comparison is not None
+    assert comparison.seeds == SEEDS
+    assert len(comparison.secondary) == 44
+    primary = comparison.primary
+    assert primary is not None
+    expected = []
+    for seed in SEEDS:
+        arm, minus = (
+            read_predictions(tmp_path / "overfitting-1500" / v / f"seed-{seed}" / REPORT, mode)
+            for v, mode in (("eulerlora-1", "stoch"), ("lora-20-sampled", "det"))
+        )
+        losses = [log_loss(p["test"].labels, p["test"].probabilities) for p in (arm, minus)]
+        expected.append(losses[0] - losses[1])
+    assert primary.by_seed == pytest.approx(tuple(expected))
+    assert primary.difference == pytest.approx(np.mean(expected))
+    assert primary.high < 0
+    assert primary.adjusted_p is None
+    equal = [r for r in comparison.secondary if r.arm.startswith("lora-20-sampled")]
+    assert {(r.difference, r.p, r.adjusted_p) for r in equal} == {(0.0, 1.0, 1.0)}
+    assert cluster_indices(LESIONS).max() == 11
+
+    text = comparison_markdown(comparison)
+    verdicts = {line.split(" | ")[0]: line.split(" | ")[1] for line in text.splitlines()[4:49]}
+    name = "**NLL (nats): eulerlora-1 stoch - lora-20-sampled det** (primary)"
+    assert verdicts[f"| {name}"] == "lower"
+    unchanged = "| NLL (nats): lora-20-sampled stoch - lora-20-sampled det"
+    assert verdicts[unchanged] == "no difference shown"
+    assert "all 3 of 3 alone have p = 0.250" in text
+    write_comparison(tmp_path / "new" / "results.json", TABLE, runs, comparison)
+    content = json.loads((tmp_path / "new" / "results.json").read_text())
+    assert content["primary"]["by_seed"] == pytest.approx(expected, abs=1e-5)
+    assert content["seeds"] == list(SEEDS)
+    assert content["rows"][0]["metrics_by_seed"]["nll"] == [0.5] * 3
+    assert content["validation_by_epoch"]["probe"] == {"det": {"nll": [0.5, 0.416]}}
+
+
+@pytest.mark.parametrize(("seeds", "tests"), [(3, 1), (5, 1), (5, 44), (40, 44)])
+def test_the_detectable_difference_is_significant_with_the_stated_power(
+    seeds: int, tests: int
+) -> None:
+    """The reference is the noncentral t distribution. Lesions add no variance here."""
+    by_seed = np.linspace(-1, 1, seeds)
+    resamples = np.repeat(by_seed[:, None], 10, axis=1)
+    endpoint = endpoint_result("nll", "arm", "minus", resamples, np.zeros_like(resamples))
+    error = by_seed.std(ddof=1) / np.sqrt(seeds)
+    critical = stats.t.isf(0.025 / tests, seeds - 1)
+    power = stats.nct.sf(critical, seeds - 1, detectable(endpoint, tests) / error)
+    assert power == pytest.approx(POWER, abs=1e-4)
+
+
+def test_some_variants_of_a_table_have_the_endpoints_between_them(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, shift=0.5)
+    whole = compare(TABLE, runs)
+    variants = ("lora-20-sampled", "eulerlora-1")
+    chosen = [run for run in runs if run.recipe.variant in variants]
+    comparison = compare(TABLE, chosen)
+    assert whole is not None
+    assert comparison is not None
+    assert comparison.primary == whole.primary
+    assert len(comparison.secondary) == 19
+    unadjusted = [replace(r, adjusted_p=None, detectable=0.0) for r in whole.secondary]
+    assert all(
+        replace(result, adjusted_p=None, detectable=0.0) in unadjusted
+        for result in comparison.secondary
+    )
+    first, same = comparison.secondary[0], whole.secondary[0]
+    assert 0 < first.detectable < same.detectable  # among fewer endpoints
+    adjusted = holm([result.p for result in comparison.secondary])
+    assert [result.adjusted_p for result in comparison.secondary] == adjusted
+
+
+def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: Path) -> None:
+    table = read_table("ham10000-methods")
+    variants = ["single", "l2", "eulerlora-2"]
+    runs = runs_of(table, SEEDS[:2], [], tmp_path, variants)
+    for run in runs:
+        finish(run, data="HAM10000, lesion split")
+        shift = -1.0 if run.recipe.variant == "single" else 0.0
+        write_predictions(run.out / REPORT, "det", "stoch", seed=run.recipe.seed, shift=shift)
+    comparison = compare(table, runs)
+    assert comparison is not None
+    assert comparison.primary is None
+    assert len(comparison.secondary) == (5 + 4) * 3  # eulerlora-2 in det too
+    assert {result.minus for result in comparison.secondary} == {"eulerlora-2 stoch"}
+    adjusted = holm([result.p for result in comparison.secondary])
+    assert [result.adjusted_p for result in comparison.secondary] == adjusted
+    (single,) = [r for r in comparison.secondary if (r.arm, r.metric) == ("single det", "nll")]
+    assert single.difference > 0
+    (far,) = [r for r in comparison.secondary if (r.arm, r.metric) == ("l2 det", "far_msp")]
+    assert (far.difference, far.p, far.adjusted_p) == (0, 1, 1)
+    text = comparison_markdown(comparison)
+    assert "| AUROC against near sets by feature distance: single det - eulerlora-2 stoch |" in text
+    assert f"{sum(p < 0.05 for p in adjusted)} of them have p < 0.05" in text
+
+
+def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path)
+    (runs[-1].out / REPORT / "report.json").unlink()
+    comparison = compare(TABLE, runs)
+    assert comparison is not None
+    assert comparison.seeds == SEEDS[:2]
+    assert compare(TABLE, runs[: len(TABLE.variants)]) is None

@@ -1,0 +1,263 @@
+"""Result tables over seeds, from synthetic runs.
+
+Costs: operations against a count by hand, rows and steps of runs.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eulerlora.methods.registry import DEFAULT_METHOD
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import BackboneSettings
+from eulerlora_lab.tables.results import (
+    cost_of,
+    further_tables,
+    operations,
+    results_markdown,
+    trained_parameters,
+)
+from eulerlora_lab.tables.table import TableRun, read_table, runs_of
+from lab.tests.tables.synthetic_runs import finish
+from tests.conftest import TINY_BACKBONE
+from training.adaptation.train import REPORT
+from training.evaluation.report_schema import JSON
+from training.recipe.schema import NO_ADAPTERS
+
+ACCURACIES = {0: 0.901, 42: 0.913, 1206: 0.887}
+METHODS = read_table("ham10000-methods")
+TRAINING = {"steps": 10, "images_per_second": 8.0, "seconds": 7200.0}
+SETS = {"svhn": "far", "monkeypox": "near"}
+
+
+def runs(
+    folder: Path,
+    seeds: Sequence[int] = (0,),
+    table: str = "ham10000",
+    overrides: Sequence[str] = (),
+) -> list[TableRun]:
+    return runs_of(read_table(table), seeds, overrides, folder)
+
+
+def cells(text: str) -> list[dict[str, str]]:
+    """The rows of the first table of a text by column title."""
+    rows = [[c.strip() for c in r.strip("|").split("|")] for r in text.splitlines() if "|" in r[:1]]
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+
+
+def lines(text: str, method: str, mode: str = "det") -> list[dict[str, str]]:
+    """The row of a method, then the published row if there is one."""
+    rows = cells(text)
+    index = next(
+        index
+        for index, row in enumerate(rows)
+        if row["method"] == method and row["mode"].startswith(mode)
+    )
+    return [rows[index], *(row for row in rows[index + 1 : index + 2] if not row["method"])]
+
+
+def notes(text: str) -> list[str]:
+    return [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
+
+
+def test_results_over_seeds_are_mean_and_sample_standard_deviation(tmp_path: Path) -> None:
+    table_runs = runs(tmp_path, list(ACCURACIES))
+    for run in table_runs:
+        accuracy = ACCURACIES[run.recipe.seed]
+        finish(run, {"accuracy": accuracy, "nll": accuracy / 3})
+    (ours, _) = lines(results_markdown(read_table("ham10000"), table_runs), "EulerLoRA, 2 adapters")
+    values = np.array(list(ACCURACIES.values()))
+    percent = 100 * values
+    assert ours["accuracy (%)"] == f"{percent.mean():.2f} ± {percent.std(ddof=1):.2f}"
+    assert ours["NLL (nats)"] == f"{(values / 3).mean():.3f} ± {(values / 3).std(ddof=1):.3f}"
+    assert ours["from"] == "3 seeds"
+
+
+def test_only_finished_runs_count(tmp_path: Path) -> None:
+    table_runs = runs(tmp_path, [0, 42])
+    empty = results_markdown(read_table("ham10000"), table_runs)
+    assert notes(empty)[0] == "No run is finished yet."
+    (lora,) = (run for run in table_runs if (run.recipe.variant, run.recipe.seed) == ("lora-20", 0))
+    finish(lora, {"accuracy": 0.7142, "ece": None})
+    text = results_markdown(read_table("ham10000"), table_runs)
+    (unfinished,) = lines(text, "LoRA-Ensemble, rank 20 x 2")
+    titles = list(unfinished)[4:]
+    assert [unfinished[title] for title in ("trained", *titles)] == ["-"] * (1 + len(titles))
+    assert unfinished["from"] == "0 seeds"
+    (finished,) = lines(text, "LoRA, rank 20")
+    assert finished["from"] == "1 seed"
+    assert (finished["accuracy (%)"], finished["ECE (10 bins)"]) == ("71.42", "-")
+
+
+def test_every_row_shows_its_mode_and_the_published_results(tmp_path: Path) -> None:
+    table_runs = runs(tmp_path)
+    for run in table_runs:
+        finish(run, {"macro_f1": 0.25}, {"macro_f1": 0.75})
+    text = results_markdown(read_table("ham10000"), table_runs)
+    det, stoch = (lines(text, "EulerLoRA, 2 adapters", mode) for mode in ("det", "stoch"))
+    assert [row["macro-F1 (%)"] for row in (det[0], stoch[0])] == ["25.00", "75.00"]
+    assert [row["mode"] for row in (det[0], stoch[0])] == ["det", "stoch, 4 samples"]
+    assert (stoch[1]["accuracy (%)"], stoch[1]["ECE (10 bins)"]) == (
+        "89.10 ± 0.50",
+        "0.021 ± 0.003",
+    )
+    assert len(lines(text, "EulerLoRA, 1 adapter")) == 1
+    others = results_markdown(read_table("cifar100"), runs(tmp_path, table="cifar100"))
+    (row,) = [line for line in others.splitlines() if line.startswith("| SNGP |")]
+    assert "| - | paper, from LoRA-Ensemble | - | 32.20 ± 0.40 |" in row
+    assert any(note.startswith("Snapshot ensemble: ") for note in notes(others))
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("ood", "AUROC (%)"), ("ham10000-compact", "AUROC, cifar10-jpeg.tar.xz (%)")],
+)
+def test_a_table_shows_the_metrics_of_its_ood_set(tmp_path: Path, name: str, title: str) -> None:
+    table_runs = runs(tmp_path, table=name)
+    for run in table_runs:
+        finish(run, {"accuracy": 0.75, "auroc": 0.9312})
+    ours, *_ = lines(results_markdown(read_table(name), table_runs), "LoRA, rank 20")
+    assert ours[title] == "93.12"
+    assert ours.get("accuracy (%)", "75.00") == "75.00"
+
+
+@pytest.mark.parametrize(
+    ("variant", "classes", "expected"),
+    [("eulerlora-2", 10, 2_964_500), ("eulerlora-2", 100, 3_102_920), ("eulerlora-2", 7, 2_959_886),
+     ("ensemble-20x2", 7, 2_959_886), ("lora-20", 7, 1_479_943)],
+)  # fmt: skip
+def test_parameter_counts_are_those_of_the_network(
+    tmp_path: Path, variant: str, classes: int, expected: int
+) -> None:
+    """Adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
+    (run,) = runs_of(read_table("ham10000"), [0], [], tmp_path, [variant])
+    finish(run, classes=classes)
+    assert trained_parameters(run.configs(), run.recipe) == expected
+    rows = cells(results_markdown(read_table("ham10000"), [run]))
+    assert f"{expected / 1e6:.2f} M" in {row["trained"] for row in rows}
+
+
+def test_data_seeds_backbone_and_replaced_settings_are_noted(tmp_path: Path) -> None:
+    for folder, changes, overrides, expected in (
+        ("a", {}, ["training.epochs=20", "stored=float16"], "ViT_B_32_Weights.IMAGENET1K_V1; "
+         "replaced settings: stored=float16, training.epochs=20"),
+        ("b", {"backbone": TINY_BACKBONE, "published": None}, [], "of SHA-256 01234567"),
+    ):  # fmt: skip
+        table_runs = runs(tmp_path / folder, (0, 42), overrides=overrides)
+        for run in table_runs[:-1]:
+            finish(run, **changes)
+        printed = notes(results_markdown(read_table("ham10000"), table_runs))
+        assert printed[0] == "measured on HAM10000, paper split, test part"
+        assert printed[1].startswith("seeds 0, 42;")
+        assert f"backbone {expected}" in printed
+
+
+def finished_runs(folder: Path, variant: str, seeds: tuple[int, ...] = (0,)) -> list[TableRun]:
+    """With reports of two OOD sets; the AUROC is 0.7, 0.9 for feature distance."""
+    runs = runs_of(METHODS, seeds, [], folder, [variant])
+    for run in runs:
+        of_logits = {f"{m}_mean_logits": 0.25 for m in ("accuracy", "ece", "nll", "brier")}
+        finish(run, backbone=TINY_BACKBONE, published=None, training=TRAINING)
+        path = run.out / REPORT / JSON
+        report = json.loads(path.read_text())
+        report["ood_sets"] = {name: {"group": group} for name, group in SETS.items()}
+        for mode in report["modes"]:
+            mode["trajectories"] = run.recipe.adapters.adapters * mode["samples"]
+            mode["metrics"] |= {name: {"value": value} for name, value in of_logits.items()}
+            mode["ood"] = {
+                name: {
+                    "scores": {
+                        "msp": {"metrics": {"auroc": {"value": 0.7}}},
+                        "feature_distance": {"metrics": {"auroc": {"value": 0.9}}},
+                    }
+                }
+                for name in SETS
+            }
+        path.write_text(json.dumps(report))
+    return runs
+
+
+def further(text: str) -> dict[str, list[dict[str, str]]]:
+    return {part.splitlines()[0]: cells(part) for part in text.split("### ")[1:]}
+
+
+def test_the_cost_of_every_finished_row_is_shown(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, "eulerlora-2") + finished_runs(tmp_path, "single")
+    rows = further(further_tables(METHODS, runs))["Cost"]
+    assert [(row["method"], row["mode"], row["rows per answer"]) for row in rows] == [
+        ("Single network", "det", "1"),
+        ("EulerLoRA, 2 adapters", "det", "2"),
+        ("EulerLoRA, 2 adapters", "stoch, 4 samples", "8"),
+    ]
+    assert (rows[0]["steps"], rows[0]["hours"], rows[0]["trained rows"]) == ("10", "2.00", "57,600")
+    assert rows[1]["trained rows"] == "115,200"
+    assert float(rows[2]["GFLOP per answer"]) >= float(rows[1]["GFLOP per answer"])
+
+
+def test_mean_logits_are_shown_for_methods_with_several_answers(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, "eulerlora-2") + finished_runs(tmp_path, "single")
+    rows = further(further_tables(METHODS, runs))["Mean logits"]
+    assert {row["method"] for row in rows} == {"EulerLoRA, 2 adapters"}
+    assert (rows[0]["accuracy (%)"], rows[0]["NLL (nats)"]) == ("25.00", "0.250")
+    only_single = further_tables(METHODS, finished_runs(tmp_path / "single", "single"))
+    assert "Mean logits" not in further(only_single)
+    assert further_tables(METHODS, runs_of(METHODS, [0], [], tmp_path / "new")) == ""
+
+
+def test_every_ood_set_has_a_column_for_each_score(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, "single", (0, 42))
+    (row,) = further(further_tables(METHODS, runs))["Out of distribution: AUROC (%)"]
+    assert row["svhn (far), MSP"] == "70.00 ± 0.00"
+    assert row["monkeypox (near), feature distance"] == "90.00 ± 0.00"
+    without = METHODS.model_copy(update={"all_ood": False})
+    assert "Out of distribution: AUROC (%)" not in further(further_tables(without, runs))
+
+
+DEEP = TINY_BACKBONE.model_copy(update={"layers": 6})
+ONE_ADAPTER = AdapterSettings(adapters=1, rank=4, min_rank=4)
+
+
+def test_a_prediction_of_a_whole_network_costs_its_matrix_products() -> None:
+    """All but the class token are left out of the last block, but for keys and values."""
+    tokens, width, mlp = DEEP.tokens, DEEP.width, DEEP.mlp_width
+    patches = 2 * (tokens - 1) * width * 3 * DEEP.patch_size**2
+    products = 2 * tokens * width * (4 * width + 2 * mlp) + 2 * 2 * tokens**2 * width
+    last = 2 * 2 * tokens * width**2 + 2 * width * (2 * width + 2 * mlp) + 2 * 2 * tokens * width
+    low_rank = 2 * width * 2  # of the adapter of rank 1, which is computed although it is 0
+    adapted = 4 * tokens * low_rank * (DEEP.layers - 1) + 2 * (tokens + 1) * low_rank
+    head = 2 * width * 7
+    expected = patches + (DEEP.layers - 1) * products + last + adapted + head
+    counted = operations(DEEP, NO_ADAPTERS, 7, DEFAULT_METHOD, True, 1)
+    assert counted.prediction == pytest.approx(expected, rel=1e-6)
+    assert 2.6 < counted.training / counted.prediction < 3  # weights and inputs, backward
+
+
+def test_frozen_weights_save_a_third_of_the_operations_of_a_step() -> None:
+    adapters = operations(BackboneSettings(layers=4), ONE_ADAPTER, 7, DEFAULT_METHOD, False, 1)
+    whole = operations(BackboneSettings(layers=4), NO_ADAPTERS, 7, DEFAULT_METHOD, True, 1)
+    assert 1.7 < adapters.training / adapters.prediction < 2.1
+    assert adapters.training < 0.75 * whole.training
+
+
+@pytest.mark.parametrize(
+    ("variant", "samples", "rows", "rows_per_image", "members"),
+    [("single", 1, 1, 1, 1), ("eulerlora-2", 1, 2, 2, 1), ("eulerlora-2", 4, 8, 2, 1),
+     ("eulerlora-1-four-samples", 4, 4, 4, 1), ("explicit-4", 1, 4, 1, 4),
+     ("snapshots-4", 1, 4, 1, 4)],
+)  # fmt: skip
+def test_rows_and_steps_follow_from_the_run(
+    tmp_path: Path, variant: str, samples: int, rows: int, rows_per_image: int, members: int
+) -> None:
+    (run,) = finished_runs(tmp_path, variant)
+    cost = cost_of(run.configs(), run.recipe, samples)
+    assert cost.rows_per_answer == rows
+    assert cost.rows == members * 57_600 * rows_per_image
+    assert (cost.steps, cost.seconds) == (members * 10, members * 7200.0)
+    assert run.hours == pytest.approx(members * 2)
+    (single,) = finished_runs(tmp_path / "single", "single")
+    one = cost_of(single.configs(), single.recipe, 1).answer_flops
+    assert (rows == 1) == (cost.answer_flops == one)
+    assert cost.answer_flops >= 0.9 * one

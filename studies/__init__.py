@@ -1,1 +1,0 @@
-"""Studies of the method: programs, protocols and results. Nothing imports this package."""
