@@ -95,6 +95,12 @@ def image(content: bytes) -> None:
     decode(with_checksums(content), LIMITS, input_side=32)
 
 
+def images() -> list[bytes]:
+    unusual = sorted((Path(__file__).parents[1] / "eulerlora/images").glob("sampling-*.jpg"))
+    plain = [encoded(kind, mode) for mode, kind in IMAGES]
+    return [*plain, *(path.read_bytes() for path in unusual)]
+
+
 def with_checksums(content: bytes) -> bytes:
     if not content.startswith(PNG_SIGNATURE):
         return content
@@ -313,7 +319,7 @@ TARGETS = {
     "connection": Target(connection, (), lambda: REQUESTS, 1000),
     "upload": Target(upload, (Problem,), uploads, 1000),
     "image": Target(
-        image, (Problem,), lambda: [encoded(kind, mode) for mode, kind in IMAGES], 5000
+        image, (Problem,), images, 5000
     ),
     "dicom": Target(image, (Problem,), lambda: list(dicom_files()), 1000),
     "decoder-message": Target(decoder_message, (ValueError,), decoder_messages, 10_000),
