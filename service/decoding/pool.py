@@ -49,8 +49,12 @@ _STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pi
 _TEST_SIDE_PX = 1024  # of the test image; takes as much memory as a small photograph
 _TEST_INPUT = Preprocessing(size=32)
 _ATTEMPTS = 2
-_SPARE = 1
-"""Workers beyond those that decode at once: one that is unused, for another client."""
+_SPARE, _MAX_SPARE = 1, 8
+"""Workers beyond those that decode at once: unused ones, or those of recent clients.
+
+The pool starts with the first number, so that another client need not wait for a fork. Each has
+6 MB of its own.
+"""
 RESTART_DELAY_S = 1.0
 _RETRY_AFTER_S = 1.0
 _CPU_CLOCK = 2  # of a whole process, by the scheduler
@@ -390,8 +394,9 @@ class DecoderPool:
     def _chosen(self, client: str | None, in_background: bool) -> DecodingProcess | None:
         """Takes an idle worker of a client, or an unused one; None if there is neither.
 
-        If it takes the last unused one, or there is none, the worker of another client that was
-        idle for longest is replaced. `client`: None for any worker.
+        If it takes the last unused one, or there is none, a fresh one is started; beyond
+        `_MAX_SPARE`, it replaces that of another client that was idle for longest. `client`: None
+        for any worker.
         """
         idle = self._idle[in_background]
         for worker in [worker for worker in idle if worker.has_ended]:
@@ -400,28 +405,36 @@ class DecoderPool:
         own = [worker for worker in idle if client in (None, worker.client)]
         unused = [worker for worker in idle if worker.client is None]
         foreign = [worker for worker in idle if worker not in own + unused]
-        if not own and len(unused) <= 1 and not self._renewing[in_background]:
-            for worker in foreign[:1]:
-                idle.remove(worker)
-                self._renewing[in_background] += 1
-                self._in_background(self._renewed(worker))
+        if foreign and not own and len(unused) <= 1 and not self._renewing[in_background]:
+            size = sum(worker.in_background == in_background for worker in self._workers)
+            can_grow = not in_background and size < self._settings.workers + _MAX_SPARE
+            replaced = None if can_grow else foreign[0]
+            if replaced is not None:
+                idle.remove(replaced)
+            self._renewing[in_background] += 1
+            self._in_background(self._renew(in_background, replaced))
         for worker in (own or unused)[:1]:
             idle.remove(worker)
             worker.client = worker.client if client is None else client
             return worker
         return None
 
-    async def _renewed(self, worker: DecodingProcess) -> None:
-        """Replaces an idle worker by one that has decoded nothing."""
+    async def _renew(self, in_background: bool, replaced: DecodingProcess | None) -> None:
+        """Starts a worker that has decoded nothing, perhaps in place of an idle one."""
         try:
-            await self._add_worker(worker.in_background)
-        except (RuntimeError, OSError):
-            self._replace(worker)  # which tries again
-            return
+            await self._add_worker(in_background)
+        except (RuntimeError, OSError) as error:
+            if replaced is not None:
+                self._replace(replaced)  # which tries again
+                return
+            logger.error("cannot start a decoder process: %s", error)
+            await asyncio.sleep(RESTART_DELAY_S)
         finally:
-            self._renewing[worker.in_background] -= 1
-        await self._in_thread(worker.end)
-        self._workers.discard(worker)
+            self._renewing[in_background] -= 1
+            self._idled.set()  # a waiting image looks again
+        if replaced is not None:
+            await self._in_thread(replaced.end)
+            self._workers.discard(replaced)
 
     def _set_idle(self, worker: DecodingProcess) -> None:
         self._idle[worker.in_background].append(worker)

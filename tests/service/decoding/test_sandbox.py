@@ -201,7 +201,10 @@ def test_foreign_code_sees_no_image_of_another_client(hostile_pool, png) -> None
         return text_of(runner.run(decoder.decode(job, client=client)))
 
     clients = ("victim", "victim", "attacker", "attacker", "victim")
-    assert [images_seen(client) for client in clients] == ["0", "1", "0", "1", "0"]
+    assert [images_seen(client) for client in clients] == ["0", "1", "0", "1", "2"]
+    assert {images_seen(f"client {number}") for number in range(20)} == {"0"}
+    assert len(decoder._workers) < 20
+    assert images_seen("victim") == "0"  # its process went to others
 
 
 @pytest.mark.parametrize("kind", ["a pickle", "4 GB", "two messages"])
