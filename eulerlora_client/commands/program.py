@@ -26,9 +26,9 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
         "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": (
-            "train", "select", "evaluate", "calibrate", "site", "pretrain", "card", "seeds",
-            "reproduce",
+            "train", "evaluate", "calibrate", "site", "pretrain", "card", "seeds",
         ),
+        "eulerlora-lab": ("reproduce",),
     },
     POLICY_ENTRY_POINTS: {"eulerlora[train]": ("fit",)},
 }  # fmt: skip
@@ -39,7 +39,7 @@ _NO_MEMORY = "OutOfMemoryError"  # of torch, which the client does not need
 
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "decide", "export"),
-    "Train": ("train", "pretrain", "select", "convert", "backbone", "import"),
+    "Train": ("train", "pretrain", "convert", "backbone", "import"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "seeds", "reproduce"),
     "Operate": ("serve", "sign", "keys", "audit", "monitor"),
 }

@@ -127,7 +127,7 @@ def decoder_message(content: bytes) -> None:
 
 
 def decoder_messages() -> list[bytes]:
-    results = (run_job(JOB, ImageSettings()), Failure(kind="unusable_image", text="no"))
+    results = (run_job(JOB, ImageSettings()), Failure(kind="unusable_image"))
     messages = [(HEADER.unpack_from(sent)[0], sent) for sent in map(result_message, results)]
     return [
         sent[HEADER.size :][:length] + b"\n" + sent[HEADER.size + length :]

@@ -59,10 +59,10 @@ def test_a_broken_image_has_a_problem_at_its_position(client, png) -> None:
 def test_an_exception_for_one_image_is_a_problem(client, png, monkeypatch, caplog) -> None:
     decode = DecoderPool.decode
 
-    async def failing(decoder: DecoderPool, job: DecodeJob, *arguments: Any) -> Any:
+    async def failing(decoder: DecoderPool, job: DecodeJob, *arguments: Any, **options: Any) -> Any:
         if job.content.endswith(b"a secret"):
             raise ZeroDivisionError("a secret")
-        return await decode(decoder, job, *arguments)
+        return await decode(decoder, job, *arguments, **options)
 
     monkeypatch.setattr(DecoderPool, "decode", failing)
     response = post(client, png, png + b"a secret")

@@ -245,15 +245,15 @@ def test_a_command_of_the_other_distribution_says_what_to_install(
 
 
 def test_the_commands_of_the_other_distribution_are_its_entry_points() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for group, targets in project["entry-points"].items():
-        if group in program.OTHER_DISTRIBUTION:
-            declared: dict[str, set[str]] = {}
+    declared: dict[str, dict[str, set[str]]] = {}
+    for folder in (ROOT, ROOT / "lab"):
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        for group, targets in project["entry-points"].items():
             for name, target in targets.items():
-                extra = target.partition(" ")[2]
-                declared.setdefault(f"eulerlora{extra}", set()).add(name)
-            named = program.OTHER_DISTRIBUTION[group]
-            assert {extra: set(names) for extra, names in named.items()} == declared
+                distribution = project["name"] + target.partition(" ")[2]
+                declared.setdefault(group, {}).setdefault(distribution, set()).add(name)
+    for group, named in program.OTHER_DISTRIBUTION.items():
+        assert {extra: set(names) for extra, names in named.items()} == declared[group]
 
 
 def test_the_list_of_commands_includes_a_command_without_its_extra(
