@@ -76,8 +76,8 @@ def test_a_card_gives_reasons_then_words_then_figures(go) -> None:
     [
         (0.0804, 0.06, 0.4, ("8.0 %", "low, but above the routine line of 6.0 %.", "from 40 % on",
                              "99 % of the cases of melanoma were above the routine line or "
-                             "unfamiliar, and so were 50 % of the harmless ones (home; a case is a lesion). Of the "
-                             "urgent cases, 60 % were malignant.")),
+                             "unfamiliar, and so were 50 % of the harmless ones (home; a case is a "
+                             "lesion). Of the urgent cases, 60 % were malignant.")),
         (0.06, 0.0604, 0.4, ("6.00 %", "below the routine line of 6.04 %.", "rules out no disea")),
         (0.5, 0.06, 0.4, ("50 %", "above the urgent line of 40 %.", "goes first")),
     ],
