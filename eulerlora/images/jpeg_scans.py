@@ -165,6 +165,8 @@ def _frame(payload: bytes, is_progressive: bool) -> _Frame:
     height, width = int.from_bytes(payload[1:3]), int.from_bytes(payload[3:5])
     entries = [payload[at : at + 2] for at in range(6, 6 + 3 * payload[5], 3)]
     factors = {number: (sampling >> 4, sampling & 15) for number, sampling in entries}
+    if not all(1 <= factor <= 4 for pair in factors.values() for factor in pair):
+        raise ValueError("a sampling factor is not one of 1 to 4")
     most_h, most_v = (max(values) for values in zip(*factors.values(), strict=True))
     components = {}
     for number, (h, v) in factors.items():

@@ -271,3 +271,15 @@ UNSUPPORTED = {
 def test_a_jpeg_of_another_coding_is_not_supported_rather_than_broken(kind: str) -> None:
     with pytest.raises(UnsupportedImageError):
         decode(UNSUPPORTED[kind])
+
+
+@pytest.mark.parametrize("factor", [0, 5])
+def test_illegal_sampling_factors_are_refused(factor: int) -> None:
+    jpeg = bytearray(STORED["sampling-4x2"])
+    start = jpeg.index(b"\xff\xc0")
+    for component in range(jpeg[start + 9]):
+        jpeg[start + 11 + 3 * component] = factor << 4 | 1
+    with pytest.raises(ValueError, match="damaged"):
+        without_stray_bytes(bytes(jpeg))
+    with pytest.raises(ImageError):
+        decode(bytes(jpeg))

@@ -208,7 +208,7 @@ def test_calibrate_adds_prediction_sets_for_predict(trained_copy: Path, labelled
     fitted = {entry.precision for entry in (*config.thresholds, *config.prediction_sets)}
     assert fitted == {"float32", "bfloat16"}
     error = refusal("calibrate", trained_copy, "--data", labelled, "--coverage", "0.9")
-    assert "expected at least 9 calibration images of each class" in error
+    assert "expected at least 9 calibration pictures of each class" in error
 
 
 def test_the_best_epoch_views_balanced_draws_and_another_size_train_a_checkpoint(
