@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, field_serializer, model_validator
+from pydantic import Field, model_validator
 
 from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod
 from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
@@ -124,25 +124,8 @@ class PrecisionChange(Settings):
         )
 
 
-class AutoRecord(Settings):
-    """The content of `auto.json`: what `samples=auto` and `precision=auto` decide by.
-
-    It is no part of the revision, which stands for the answers of stated options: a new record
-    changes none of them, and the evidence of a policy keeps its revision.
-
-    Attributes:
-        margins: When `samples=auto` ends.
-        thresholds: Of its answers, for each precision.
-        bfloat16: For det and for the default number of samples.
-    """
-
-    margins: DecisionMargins | None = None
-    thresholds: tuple[Threshold, ...] = ()
-    bfloat16: tuple[PrecisionChange, ...] = ()
-
-
 class CheckpointConfig(Settings):
-    """The content of `config.json`, and of `auto.json`.
+    """The content of `config.json`; its digest, the revision, covers all that an answer depends on.
 
     Attributes:
         method: How rows are drawn and computed; `adapters` has the settings that all methods share.
@@ -151,11 +134,11 @@ class CheckpointConfig(Settings):
         views: As `sampler`; in mode det the default is 1.
         temperature: The logits are divided by it before the softmax.
         stoch_temperature: The same for mode stoch; None for `temperature`.
-        thresholds: Of the OOD scores; those for `auto` are stored in `auto.json`.
-        margins: As in `AutoRecord`.
-        bfloat16: As in `AutoRecord`.
+        thresholds: Of the OOD scores.
+        margins: When `samples=auto` ends; None if they were not fitted.
         features: Describes the feature statistics; None if they were not fitted.
         training_images_sha256: Digest of `training_images.safetensors`; None without this file.
+        bfloat16: For det and for the default number of samples: what `precision=auto` decides by.
     """
 
     format_version: Literal[1] = 1
@@ -171,12 +154,12 @@ class CheckpointConfig(Settings):
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     stoch_temperature: float | None = optional(None, gt=0)
     thresholds: tuple[Threshold, ...] = ()
-    margins: DecisionMargins | None = Field(None, exclude=True)
+    margins: DecisionMargins | None = optional(None)
     features: FeatureConfig | None = None
     prediction_sets: tuple[PredictionSetCalibration, ...] = ()
     provenance: Provenance
     training_images_sha256: Sha256 | None = optional(None)
-    bfloat16: tuple[PrecisionChange, ...] = Field((), exclude=True)
+    bfloat16: tuple[PrecisionChange, ...] = optional(())
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -228,19 +211,6 @@ class CheckpointConfig(Settings):
         fields = {"adapters", "method", "sampler", "views"}
         parts = [self.backbone.sha256, self.model_dump_json(include=fields)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-    @property
-    def auto(self) -> AutoRecord:
-        thresholds = tuple(entry for entry in self.thresholds if entry.samples == AUTO)
-        return AutoRecord(margins=self.margins, thresholds=thresholds, bfloat16=self.bfloat16)
-
-    def with_auto(self, auto: AutoRecord) -> Self:
-        fixed = (entry for entry in self.thresholds if entry.samples != AUTO)
-        return self.model_copy(update={**dict(auto), "thresholds": (*fixed, *auto.thresholds)})
-
-    @field_serializer("thresholds")
-    def _without_auto(self, thresholds: Sequence[Threshold]) -> list[Threshold]:
-        return [entry for entry in thresholds if entry.samples != AUTO]
 
     def bfloat16_fault(self) -> str | None:
         """Why `precision=auto` does not use bfloat16; None if it changes few answers."""

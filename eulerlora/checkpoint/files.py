@@ -2,7 +2,6 @@
 
 Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
 `backbone.safetensors` unless the backbone is one of torchvision's published weights,
-`auto.json` (`eulerlora.checkpoint.config.AutoRecord`) if a calibration made it,
 `ood.safetensors` if feature statistics were fitted, `training_images.safetensors` if the digests of
 the training images are known, and `reliability.png` if the card shows an evaluation. A checkpoint
 is data: no pickle in it is ever read, and only regular files are. A command that changes several of
@@ -32,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.config import AdapterConfig, AutoRecord, BackboneConfig, CheckpointConfig
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     CARD_FILE,
@@ -282,7 +281,7 @@ FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safete
 CALIBRATION_IMAGES = "calibration"
 """The digests of images that thresholds, temperatures or sets were fitted to, in the latter."""
 CONFIG_FILE, ADAPTERS_FILE = "config.json", "adapters.safetensors"
-AUTO_FILE, CHART_FILE = "auto.json", "reliability.png"
+CHART_FILE = "reliability.png"
 DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
 """The folder of the checkpoint that ships with the package."""
 
@@ -461,16 +460,7 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
-    """Writes `config.json` after `auto.json`, which is removed if the config has none of it."""
-    if config.auto == AutoRecord():
-        (folder / AUTO_FILE).unlink(missing_ok=True)
-    else:
-        write_auto_record(folder, config)
     write_text(folder / CONFIG_FILE, _text(config))
-
-
-def write_auto_record(folder: Path, config: CheckpointConfig) -> None:
-    write_text(folder / AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
 
 
 def stored_card(folder: Path) -> str:
@@ -493,21 +483,13 @@ def _revision(text: bytes) -> str:
 
 
 def _read_config(folder: Path) -> tuple[bytes, CheckpointConfig]:
-    """The text of `config.json`, and the config with the fields of `auto.json`."""
     _check_kinds(folder)
-    path, auto_path = current_file(folder, CONFIG_FILE), current_file(folder, AUTO_FILE)
+    path = current_file(folder, CONFIG_FILE)
     text = _read(path)
     try:
-        config = CheckpointConfig.model_validate_json(text)
+        return text, CheckpointConfig.model_validate_json(text)
     except ValidationError as error:
         raise CheckpointError(path, first_error(error)) from error
-    if not auto_path.exists():
-        return text, config
-    try:
-        auto = AutoRecord.model_validate_json(_read(auto_path))
-    except ValidationError as error:
-        raise CheckpointError(auto_path, first_error(error)) from error
-    return text, config.with_auto(auto)
 
 
 def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from eulerlora.checkpoint.files import AUTO_FILE, CHART_FILE, FEATURES_FILE, TRAINING_IMAGES_FILE
+from eulerlora.checkpoint.files import CHART_FILE, FEATURES_FILE, TRAINING_IMAGES_FILE
 from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.checkpoint.weights import BACKBONE_FILE
 from eulerlora_contract.errors import HubError
@@ -17,9 +17,7 @@ from eulerlora_contract.output_files import NEXT, changed_folder
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 PREFIX = "hf://"
 _FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*", SIGNATURE_FILE)
-_OPTIONAL = (
-    AUTO_FILE, BACKBONE_FILE, CHART_FILE, FEATURES_FILE, SIGNATURE_FILE, TRAINING_IMAGES_FILE,
-)  # fmt: skip
+_OPTIONAL = (BACKBONE_FILE, CHART_FILE, FEATURES_FILE, SIGNATURE_FILE, TRAINING_IMAGES_FILE)
 """Files that not every checkpoint has: an upload deletes those of an earlier one."""
 _PICKLES = ("pytorch_model*.bin", "open_clip_pytorch_model.bin")
 

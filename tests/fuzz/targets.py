@@ -341,7 +341,6 @@ TARGETS = {
     ),
     "labels": Target(labels, (DataError,), tables, 2000),
     "config": checkpoint_file("config.json", 2000),
-    "auto": checkpoint_file("auto.json", 2000),
     "adapters": checkpoint_file("adapters.safetensors", 200),
     "backbone": Target(
         lambda content: load_backbone(file(content)), (CheckpointError,), backbones, 3000

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from eulerlora.checkpoint.config import AutoRecord, CheckpointConfig, FeatureConfig
+from eulerlora.checkpoint.config import CheckpointConfig, FeatureConfig
 from eulerlora.checkpoint.files import (
     CALIBRATION_IMAGES,
     load_checkpoint,
     read_training_images,
-    write_auto_record,
     write_config,
     write_feature_statistics,
     write_known_answer,
@@ -29,14 +28,11 @@ from eulerlora.scores.ood_scores import (
     fit_feature_statistics,
 )
 from eulerlora.settings import Provenance, RuntimeSettings
-from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import changed_folder
 from eulerlora_contract.sampling import (
     AUTO,
     DEFAULT_SAMPLES,
-    MAX_AUTO_SAMPLES,
     MODES,
-    PRECISIONS,
     Auto,
     PrecisionChoice,
     Sampler,
@@ -49,7 +45,6 @@ from training.calibration.thresholds import (
     CoverageSettings,
     check_units,
     precision_changes,
-    with_auto_threshold,
     with_prediction_sets,
     with_thresholds,
 )
@@ -141,7 +136,6 @@ def calibrate(
         write_feature_statistics(partial, statistics)
         write_known_answer(partial, checkpoint.network.cpu(), fitted)
         write_config(partial, fitted)
-        write_auto_record(partial, fitted)  # also an empty one, which replaces an earlier one
     return fitted
 
 
@@ -155,42 +149,6 @@ def _without_site_results(provenance: Provenance) -> Provenance:
 def _compares_bfloat16(precision: PrecisionChoice, device: torch.device) -> bool:
     """Also where it is not faster: the checkpoint may be served on another machine."""
     return precision == "bfloat16" or (precision == AUTO and missing_bfloat16(device) is None)
-
-
-def calibrate_auto(
-    folder: Path, images: ImageParts, device: torch.device, precision: PrecisionChoice = AUTO
-) -> CheckpointConfig:
-    """Fits the `auto.json` of the checkpoint in a folder anew; all else stays, the revision too.
-
-    The arguments are those of `calibrate`.
-
-    Raises:
-        DataError: For a checkpoint without thresholds for the number of samples that `samples=auto`
-            is compared with.
-    """
-    checkpoint = load_checkpoint(folder)
-    config = checkpoint.config.with_auto(AutoRecord())
-    if config.threshold(config.options("stoch", MAX_AUTO_SAMPLES)) is None:
-        raise DataError(
-            f"{folder}: expected thresholds for {MAX_AUTO_SAMPLES} samples, got none; calibrate it "
-            "without --auto-only"
-        )
-    part = images.held_out
-    held_out, data = images.parts[part], f"{images.name}, {part} part"
-    bfloat16 = _compares_bfloat16(precision, device)
-    compared = []
-    for of_model in PRECISIONS[: 1 + bfloat16]:
-        source = replace(checkpoint, network=copy.deepcopy(checkpoint.network))
-        model = EulerLoRA(source, device, RuntimeSettings(precision=of_model))
-        compared.append(CalibrationOutputs.of(model, held_out, data, [AUTO]))
-        config = with_auto_threshold(config, compared[-1], checkpoint.feature_distance)
-    if bfloat16:
-        exact, rounded = compared
-        changes = precision_changes(config, exact, rounded, checkpoint.feature_distance)
-        config = config.model_copy(update={"bfloat16": changes})
-    with changed_folder(folder) as partial:
-        write_auto_record(partial, config)
-    return config
 
 
 def has_temperature(images: ImageParts) -> bool:

@@ -234,17 +234,17 @@ def with_thresholds(
     """Adds the thresholds of `det` and of `stoch` with each of `samples`.
 
     With `auto`, also of the number of samples that it is compared with, and as
-    `with_auto_threshold`. A `distance` of None leaves out its thresholds.
+    `_with_auto_threshold`. A `distance` of None leaves out its thresholds.
     """
     fitted = [
         _threshold(mode, count, outputs.trajectories(mode, count).summary(distance), outputs)
         for mode, count in _calibrated(samples)
     ]
     config = config.model_copy(update={"thresholds": (*config.thresholds, *fitted)})
-    return with_auto_threshold(config, outputs, distance) if AUTO in samples else config
+    return _with_auto_threshold(config, outputs, distance) if AUTO in samples else config
 
 
-def with_auto_threshold(
+def _with_auto_threshold(
     config: CheckpointConfig, outputs: CalibrationOutputs, distance: FeatureDistance | None
 ) -> CheckpointConfig:
     """Adds the thresholds of `auto`, and margins if the config has none.

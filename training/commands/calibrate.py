@@ -111,12 +111,6 @@ class _Coverages(click.ParamType[tuple[float, ...]]):
     help="float32; or bfloat16 too, and what it changes, by which `eulerlora serve` chooses; auto: "
     "bfloat16 too where the device has it.",
 )
-@click.option(
-    "--auto-only",
-    is_flag=True,
-    help="Fit only auto.json, by which samples=auto and precision=auto decide. All else stays, the "
-    "revision too.",
-)
 @image_options
 def calibrate_command(
     checkpoint: Path,
@@ -126,16 +120,14 @@ def calibrate_command(
     coverage: tuple[float, ...],
     always_include_rare: bool,
     precision: PrecisionChoice,
-    auto_only: bool,
     skip_bad: bool,
     table: LabelTable,
     device: str,
 ) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set.
 
-    Changes the folder CHECKPOINT: replaces its config.json, auto.json, ood.safetensors and known
-    answer. The revision changes, so that a policy that was fitted to the earlier one no longer
-    applies.
+    Changes the folder CHECKPOINT: replaces its config.json, ood.safetensors and known answer. The
+    revision changes, so that a policy that was fitted to the earlier one no longer applies.
 
     Each mode gets a temperature, if the calibration part has five lesions of each class.
 
@@ -145,7 +137,7 @@ def calibrate_command(
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.calibration.calibrate import calibrate, calibrate_auto  # noqa: PLC0415
+    from training.calibration.calibrate import calibrate  # noqa: PLC0415
     from training.calibration.parts import calibrated_parts, parts_table  # noqa: PLC0415
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
@@ -153,23 +145,17 @@ def calibrate_command(
 
     if always_include_rare and not coverage:
         raise click.UsageError("--always-include-rare requires --coverage")
-    if auto_only and (sampler or views or coverage):
-        raise click.UsageError("--auto-only excludes --sampler, --views and --coverage")
     images = checkpoint_dataset(read_config(checkpoint), data, skip_bad, table)
     report_skipped(images)
-    run_on = choose_device(device)
-    if auto_only:
-        config = calibrate_auto(checkpoint, images, run_on, precision)
-    else:
-        config = calibrate(
-            checkpoint,
-            images,
-            run_on,
-            sampler=sampler,
-            coverage=CoverageSettings(coverage, always_include_rare),
-            precision=precision,
-            views=views,
-        )
+    config = calibrate(
+        checkpoint,
+        images,
+        choose_device(device),
+        sampler=sampler,
+        coverage=CoverageSettings(coverage, always_include_rare),
+        precision=precision,
+        views=views,
+    )
     click.echo(parts_table(calibrated_parts(config)))
 
 

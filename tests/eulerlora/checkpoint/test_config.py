@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eulerlora.checkpoint.config import AutoRecord, CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig, PrecisionChange
+from eulerlora.checkpoint.files import revision_of
 from eulerlora_contract.answers import Threshold
 from eulerlora_contract.errors import SettingsError
 from tests.conftest import MARGINS
@@ -203,13 +204,17 @@ def test_auto_compares_with_the_flags_of_four_samples(make_network, make_config)
     assert config(8, "auto").stopping_rule().msp is None
 
 
-def test_the_record_of_auto_is_kept_apart_from_the_config(make_network, make_config) -> None:
-    fixed, auto = (
-        Threshold(mode="stoch", samples=samples, msp=0.4, kept=0.9, images=9, data="synthetic")
-        for samples in (4, "auto")
+def test_the_revision_covers_what_decides_auto_samples_and_auto_precision(
+    make_network, make_config
+) -> None:
+    plain = make_config(make_network())
+    auto = Threshold(mode="stoch", samples="auto", msp=0.4, kept=0.9, images=9, data="synthetic")
+    change = PrecisionChange(
+        mode="det", samples=1, images=9, probabilities=1, labels=0, flags=0, data="synthetic"
     )
-    config = make_config(make_network(), thresholds=(fixed, auto), margins=MARGINS)
-    stored = CheckpointConfig.model_validate_json(config.model_dump_json())
-    assert (stored.thresholds, stored.margins) == ((fixed,), None)
-    assert config.auto == AutoRecord(margins=MARGINS, thresholds=(auto,))
-    assert stored.with_auto(config.auto) == config
+    changes = {"thresholds": (auto,), "margins": MARGINS, "bfloat16": (change,)}
+    changed = [plain.model_copy(update={name: value}) for name, value in changes.items()]
+    for config in changed:
+        assert CheckpointConfig.model_validate_json(config.model_dump_json()) == config
+        assert config.sampling_digest == plain.sampling_digest  # which moves no seed
+    assert len({revision_of(config) for config in (plain, *changed)}) == 4

@@ -164,7 +164,7 @@ def bound(path: Path) -> None:
 @pytest.mark.parametrize("replace", [linked, piped, bound])
 @pytest.mark.parametrize(
     "name",
-    ["README.md", CONFIG, "auto.json", "adapters.safetensors", EXPECTED_FILE, ".next/README.md"],
+    ["README.md", CONFIG, "adapters.safetensors", EXPECTED_FILE, ".next/README.md"],
 )
 def test_only_regular_files_are_read(
     checkpoint_copy: Path, name: str, replace: Callable[[Path], None]

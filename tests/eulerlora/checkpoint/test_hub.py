@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eulerlora import EulerLoRA, HubError
-from eulerlora.checkpoint.files import AUTO_FILE, CONFIG_FILE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import CONFIG_FILE, DEFAULT_CHECKPOINT
 from eulerlora.checkpoint.hub import Repository, download
 from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.exchange.importing import find_source
@@ -120,7 +120,6 @@ def test_a_pushed_model_replaces_the_files_of_an_earlier_one(
     kept = {".gitattributes", "USAGE.md", "known.json"}
     for name in (*kept, SIGNATURE_FILE):
         (pushed / name).touch()
-    (checkpoint_copy / AUTO_FILE).unlink()
     with fake_hub(pushed, monkeypatch, tmp_path / "cache"):
         EulerLoRA.load(checkpoint_copy, "cpu").push_to_hub(NAME)
     expected = kept | {path.name for path in checkpoint_copy.iterdir()}

@@ -115,7 +115,6 @@ def sources(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     text = text.replace('["mel"]', '["blue"]')
     (folder / "policy.toml").write_text(text)
     (folder / "checkpoint" / "README.md").write_text("# An earlier card\n")
-    (folder / "checkpoint" / "auto.json").unlink()
     return folder
 
 
@@ -127,10 +126,6 @@ COMMANDS = {
     ),
     "calibrate": Command(
         ("calibrate", "checkpoint", "--data", "data", "--views", "8", "--device", "cpu"),
-        "checkpoint",
-    ),
-    "calibrate --auto-only": Command(
-        ("calibrate", "checkpoint", "--data", "data", "--auto-only", "--device", "cpu"),
         "checkpoint",
     ),
     "evaluate": Command(
@@ -279,7 +274,7 @@ def outcomes(command: Command, work: Path) -> tuple[State, State, int]:
     return old, state(work / command.target), len(writes)
 
 
-SLOW = ("train", "evaluate", "calibrate", "calibrate --auto-only", "policy fit", "site fit")
+SLOW = ("train", "evaluate", "calibrate", "policy fit", "site fit")
 TRIED = 12
 """Writes at which the disk is full, evenly spaced, of commands that take long."""
 
