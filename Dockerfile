@@ -44,7 +44,8 @@ COPY eulerlora_contract eulerlora_contract
 COPY eulerlora_client eulerlora_client
 COPY eulerlora eulerlora
 COPY service service
-RUN pip install --no-deps --no-build-isolation ./eulerlora_client . \
+COPY clinic clinic
+RUN pip install --no-deps --no-build-isolation ./eulerlora_client . ./clinic \
     && pip uninstall --yes pip
 # The list of components, made by a program that does not get into the image.
 COPY requirements/sbom.lock requirements/

@@ -6,8 +6,8 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
-# The client, the rest of the core, and the laboratory are distributions of one repository.
-PROJECTS := eulerlora_client/pyproject.toml pyproject.toml
+# The client, the rest of the core, the clinic and the laboratory are distributions of one repository.
+PROJECTS := eulerlora_client/pyproject.toml pyproject.toml clinic/pyproject.toml
 LAB := lab/pyproject.toml
 CLIENT_LOCK := requirements/client.lock
 SERVE_LOCK := requirements/serve.lock
@@ -39,7 +39,7 @@ else
 install = $(INSTALL_HASHED) $(1)
 endif
 INSTALL_PROJECTS := $(PIP_INSTALL) --quiet --no-deps --no-build-isolation \
-  --editable ./eulerlora_client --editable .
+  --editable ./eulerlora_client --editable . --editable ./clinic
 INSTALL_LAB := $(INSTALL_PROJECTS) --editable ./lab
 
 # Each worker computes with one thread. A worker takes tests from the other's share when it has
@@ -62,13 +62,14 @@ serve: $(SERVES) ## start the service on port 8000 (PORT=) with the embedded che
 demo: $(SERVES) ## start the service, send it five drawn pictures, print the answers and stop it
 	$(BIN)/eulerlora demo
 
-# HOUSE=core or HOUSE=lab runs the tests of one house.
+# HOUSE=core, HOUSE=clinic or HOUSE=lab runs the tests of one house.
 HOUSE :=
 TESTS_OF_core := tests
+TESTS_OF_clinic := clinic/tests
 TESTS_OF_lab := lab/tests
 
 .PHONY: test
-test: $(TESTS) ## run the tests that this machine supports, except the slow ones; HOUSE=core|lab
+test: $(TESTS) ## run the tests that this machine supports, except the slow ones; HOUSE=core|clinic|lab
 	$(PYTEST) -m "not slow" $(TESTS_OF_$(HOUSE))
 
 .PHONY: test-all
@@ -77,7 +78,7 @@ test-all: $(TESTS) ## run the slow tests too
 
 # Branch coverage of the product by the tests that this machine supports; FOLDER=tests/training
 # measures a part, which does not reach the required share.
-FOLDER := tests lab/tests
+FOLDER := tests clinic/tests lab/tests
 COVERED ?= 95
 
 .PHONY: coverage
@@ -180,7 +181,8 @@ LOWEST_PYTHON ?= python3.11
 test-lowest: $(UV) ## run the tests with the lowest versions that the requirements allow
 	$(UV) venv --quiet --clear --python $(LOWEST_PYTHON) build/lowest
 	$(UV) pip install --quiet --python build/lowest --resolution lowest-direct --group test \
-	  --editable ./eulerlora_client --editable '.[all,ray]' --editable ./lab
+	  --editable ./eulerlora_client --editable '.[all,ray]' --editable ./clinic \
+	  --editable ./lab
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest --numprocesses $(WORKERS) \
 	  --dist worksteal -m "not slow"
 
@@ -192,10 +194,11 @@ dist: $(UV) ## build the wheels of all distributions and the sources of `eulerlo
 	rm -rf dist
 	$(BUILD) --wheel eulerlora_client
 	$(BUILD)
+	$(BUILD) --wheel clinic
 	$(BUILD) --wheel lab
 
 .PHONY: test-dist
-test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client alone, the service, the laboratory
+test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client, the service, the clinic, the laboratory
 	$(UV) venv --quiet --clear --python $(PYTHON) build/client
 	$(UV) pip install --quiet --python build/client dist/eulerlora_client-*.whl
 	cd build && client/bin/eulerlora policy show >/dev/null && ! client/bin/python -c "import torch"
@@ -203,9 +206,13 @@ test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client al
 	$(UV) pip install --quiet --python build/service dist/eulerlora_client-*.whl \
 	  "$$(echo dist/eulerlora-*.whl)[serve]"
 	cd build && service/bin/eulerlora demo
+	$(UV) venv --quiet --clear --python $(PYTHON) build/clinic
+	$(UV) pip install --quiet --python build/clinic dist/eulerlora_client-*.whl \
+	  dist/eulerlora-*.whl "$$(echo dist/eulerlora_clinic-*.whl)[train]"
+	cd build && clinic/bin/eulerlora site fit --help >/dev/null
 	$(UV) venv --quiet --clear --python $(PYTHON) build/lab
 	$(UV) pip install --quiet --python build/lab dist/eulerlora_client-*.whl \
-	  dist/eulerlora-*.whl dist/eulerlora_lab-*.whl
+	  dist/eulerlora-*.whl dist/eulerlora_clinic-*.whl dist/eulerlora_lab-*.whl
 	cd build && lab/bin/eulerlora reproduce --help >/dev/null
 
 .PHONY: sbom
@@ -221,7 +228,7 @@ image-test: ## build the container image, start it read-only under an unknown us
 
 .PHONY: clean
 clean: ## remove the environment, the caches and the build products
-	rm -rf $(VENV) build dist mutants eulerlora.egg-info eulerlora_client.egg-info lab/*.egg-info \
+	rm -rf $(VENV) build dist mutants eulerlora.egg-info eulerlora_client.egg-info clinic/*.egg-info lab/*.egg-info \
 	  eulerlora_client/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	find deploy eulerlora eulerlora_client eulerlora_contract lab service tests training \
+	find clinic deploy eulerlora eulerlora_client eulerlora_contract lab service tests training \
 	  -name __pycache__ -prune -exec rm -rf {} +

@@ -14,10 +14,12 @@ from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[1]
 PATTERNS = (
-    "*.md", "docs/**/*.md", "e*/*.md", "lab/*.md", "lab/docs/*.md", "eulerlora/default/*.md",
+    "*.md", "docs/**/*.md", "e*/*.md", "clinic/*.md", "clinic/docs/*.md",
+    "lab/*.md", "lab/docs/*.md", "eulerlora/default/*.md",
 )  # fmt: skip
 DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+HOUSES = {"eulerlora_clinic": "clinic", "eulerlora_lab": "lab"}
 RECIPES = {path.stem for path in (ROOT / "training" / "recipes").glob("*.toml")}
 
 each_document = pytest.mark.parametrize(
@@ -78,7 +80,8 @@ def check_module(name: str, arguments: list[str]) -> None:
 
     Reads the options from the source: importing the benchmarks takes seconds.
     """
-    path = ROOT.joinpath(*(["lab"] if name.startswith("eulerlora_lab") else []), *name.split("."))
+    package, *inner = name.split(".")
+    path = ROOT.joinpath(HOUSES.get(package, ""), package, *inner)
     sources = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
     known = set(
         re.findall(r'["/](--[a-z-]+)(?=["/])', "".join(source.read_text() for source in sources))

@@ -26,11 +26,12 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
         "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": (
-            "train", "evaluate", "calibrate", "site", "pretrain", "card", "seeds",
+            "train", "evaluate", "calibrate", "pretrain", "card", "seeds",
         ),
+        "eulerlora-clinic[train]": ("site",),
         "eulerlora-lab": ("reproduce",),
     },
-    POLICY_ENTRY_POINTS: {"eulerlora[train]": ("fit",)},
+    POLICY_ENTRY_POINTS: {"eulerlora-clinic[train]": ("fit",)},
 }  # fmt: skip
 """What to install for the commands that an installation of the client alone does not have."""
 
@@ -157,9 +158,10 @@ def _reason(entry_point: EntryPoint, error: ImportError | AttributeError) -> str
             )
     if not isinstance(error, ModuleNotFoundError) or not entry_point.extras:
         return None
+    distribution = "eulerlora" if entry_point.dist is None else entry_point.dist.name
     return (
         f"{entry_point.name} requires the module {error.name}, which is not installed; "
-        f"run: pip install 'eulerlora[{','.join(entry_point.extras)}]'"
+        f"run: pip install '{distribution}[{','.join(entry_point.extras)}]'"
     )
 
 

@@ -27,14 +27,14 @@ from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora_contract.sampling import MODES, Mode
-from training.calibration.heads import (
+from eulerlora_clinic.fitting.heads import (
     HeadChange,
     HeadComparison,
     refit_heads,
     with_changed_heads,
 )
-from training.calibration.site import MIN_HEADS
+from eulerlora_clinic.fitting.site import MIN_HEADS
+from eulerlora_contract.sampling import MODES, Mode
 from training.calibration.thresholds import group_means, image_nll
 from training.data.dataset import LabelTable
 from training.data.local_images import read_local_images

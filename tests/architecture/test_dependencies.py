@@ -131,7 +131,6 @@ def test_both_distributions_have_one_version() -> None:
 
 def test_every_command_names_its_extra() -> None:
     extras = {"service": "[serve]", "training": "[train]", "eulerlora": ""}
-    for group in ("eulerlora.commands", "eulerlora.policy_commands"):
-        for target in project()["entry-points"][group].values():
-            module, _, extra = target.partition(" ")
-            assert extra == extras[module.partition(".")[0]]
+    for target in project()["entry-points"]["eulerlora.commands"].values():
+        module, _, extra = target.partition(" ")
+        assert extra == extras[module.partition(".")[0]]

@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
-    "eulerlora", "eulerlora_client", "eulerlora_contract", "lab/eulerlora_lab", "service",
-    "training",
+    "clinic/eulerlora_clinic", "eulerlora", "eulerlora_client", "eulerlora_contract",
+    "lab/eulerlora_lab", "service", "training",
 )  # fmt: skip
 MODULES = {"subprocess", "multiprocessing", "pty", "popen2"}
 _ENDS_OF_EXEC = ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")

@@ -14,13 +14,10 @@ from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_client.images import select_files
-from eulerlora_contract.policy.policy import default_policy_text
 from tests.conftest import random_backbone
 from training.data.augmentation import Transform
 from training.data.units import Units
 
-MELANOMA_POLICY = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
-"""The packaged policy for the classes of the tiny checkpoint."""
 COLOURS = {"blue": (40, 40, 220), "green": (40, 200, 40), "red": (220, 40, 40)}
 PER_CLASS = {"train": 20, "test": 6}
 
@@ -115,14 +112,6 @@ def write_recipe(folder: Path) -> Path:
 @pytest.fixture
 def recipe_file(tmp_path: Path) -> Path:
     return write_recipe(tmp_path)
-
-
-@pytest.fixture
-def policy(tmp_path: Path) -> Path:
-    """A file with MELANOMA_POLICY and a comment."""
-    path = tmp_path / "own.toml"
-    path.write_text(f"# ours\n{MELANOMA_POLICY}")
-    return path
 
 
 def plain_view(size: int) -> Transform:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, max_pixels_option
-from eulerlora_client.commands.program import PATH
+from eulerlora_client.commands.program import PATH, SHARE
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, Auto
 
@@ -37,6 +37,28 @@ samples_option = click.option(
     type=click.IntRange(1, MAX_SAMPLES),
     help=f"Samples per adapter in mode stoch; {DEFAULT_SAMPLES} by default.",
 )
+
+
+class _CoveragesParameter(click.ParamType[tuple[float, ...]]):
+    """Different coverages of prediction sets, separated by commas."""
+
+    name = "0-1,..."
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        coverages = tuple(SHARE.convert(part, param, ctx) for part in value.split(","))
+        if len(set(coverages)) < len(coverages):
+            self.fail(f"expected different coverages, got {value}", param, ctx)
+        return coverages
+
+
+COVERAGES = _CoveragesParameter()
 
 
 def check_samples(mode: str, samples: int | Auto | None) -> None:

@@ -246,7 +246,7 @@ def test_a_command_of_the_other_distribution_says_what_to_install(
 
 def test_the_commands_of_the_other_distribution_are_its_entry_points() -> None:
     declared: dict[str, dict[str, set[str]]] = {}
-    for folder in (ROOT, ROOT / "lab"):
+    for folder in (ROOT, ROOT / "clinic", ROOT / "lab"):
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         for group, targets in project["entry-points"].items():
             for name, target in targets.items():

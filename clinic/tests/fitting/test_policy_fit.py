@@ -9,10 +9,10 @@ from PIL import Image
 
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora_clinic.fitting.commands import policy_fit_command
 from eulerlora_contract.answers import ClassName, TargetClasses
 from eulerlora_contract.policy.policy import default_policy, read_policy
 from tests.conftest import THRESHOLDS, config_of, random_network
-from training.commands.calibrate import policy_fit_command
 
 TRAINING_IMAGES = {"bkl": 20, "mel": 120, "nv": 20}  # of which a tenth is for calibration
 TEST_IMAGES = {"bkl": 5, "mel": 6, "nv": 8}

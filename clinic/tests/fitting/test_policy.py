@@ -18,20 +18,7 @@ from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import RoundMargins
 from eulerlora.scores.uncertainty import summarise
-from eulerlora_contract.answers import Disposition, Reason, TargetClasses, Unit
-from eulerlora_contract.errors import DataError
-from eulerlora_contract.policy.policy import (
-    Evidence,
-    FitEvidence,
-    IntervalEvidence,
-    Policy,
-    default_policy,
-    default_policy_text,
-    read_policy,
-)
-from tests.conftest import MARGINS
-from tests.training.conftest import list_images, units_of
-from training.calibration.policy import (
+from eulerlora_clinic.fitting.policy import (
     CURVE_THRESHOLDS,
     URGENT_GRID,
     PolicyFile,
@@ -48,6 +35,19 @@ from training.calibration.policy import (
     score_images,
     urgent_sample_size,
 )
+from eulerlora_contract.answers import Disposition, Reason, TargetClasses, Unit
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.policy.policy import (
+    Evidence,
+    FitEvidence,
+    IntervalEvidence,
+    Policy,
+    default_policy,
+    default_policy_text,
+    read_policy,
+)
+from tests.conftest import MARGINS
+from tests.training.conftest import list_images, units_of
 from training.data.images import LabelledImage
 from training.data.units import Units
 from training.evaluation.intervals import CONFIDENCE, Floats, lower_bound

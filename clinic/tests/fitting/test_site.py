@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
+from clinic.tests.fitting.conftest import LESIONS, SETTINGS
 from eulerlora.checkpoint.files import (
     load_checkpoint,
     read_config,
@@ -28,17 +29,16 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
+from eulerlora_clinic.fitting.commands import site_command
+from eulerlora_clinic.fitting.policy import PolicyFile
+from eulerlora_clinic.fitting.site import SiteReport, calibrate_site, fit_offset, split_images
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
 from eulerlora_contract.policy.policy import parse_policy, read_policy
 from tests.conftest import MARGINS
-from tests.training.calibration.conftest import LESIONS, SETTINGS
 from tests.training.conftest import units_of, write_training_images
 from training.calibration.calibrate import calibrate
-from training.calibration.policy import PolicyFile
-from training.calibration.site import SiteReport, calibrate_site, fit_offset, split_images
 from training.calibration.thresholds import fit_temperature, image_nll
-from training.commands.calibrate import site_command
 from training.data.copies import image_digests
 from training.data.dataset import LabelTable
 from training.data.images import ImageParts, LabelledImage

@@ -43,28 +43,9 @@ from eulerlora.nn.method import AdapterHeads
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.prediction_sets import min_units
-from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import (
-    atomic_write,
-    check_free,
-    current_file,
-    new_folder,
-)
-from eulerlora_contract.policy.policy import Policy
-from eulerlora_contract.sampling import MODES, Mode, Options, PrecisionChoice
-from training.calibration.heads import HeadComparison, refit_heads, with_changed_heads
-from training.calibration.parts import (
-    FEATURES,
-    OOD,
-    ROUTINE,
-    FittedPart,
-    parts_table,
-    policy_parts,
-    results_table,
-    sets_part,
-    target_parts,
-)
-from training.calibration.policy import (
+from eulerlora_clinic.fitting.heads import HeadComparison, refit_heads, with_changed_heads
+from eulerlora_clinic.fitting.parts import ROUTINE, policy_parts, results_table, target_parts
+from eulerlora_clinic.fitting.policy import (
     PolicyFile,
     PolicyFit,
     PolicyMeasurement,
@@ -74,6 +55,16 @@ from training.calibration.policy import (
     measure_policy,
     policy_inputs,
 )
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.output_files import (
+    atomic_write,
+    check_free,
+    current_file,
+    new_folder,
+)
+from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.sampling import MODES, Mode, Options, PrecisionChoice
+from training.calibration.parts import FEATURES, OOD, FittedPart, parts_table, sets_part
 from training.calibration.thresholds import (
     KEPT_SHARE,
     CalibrationOutputs,

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn import functional as F
 
+from clinic.tests.fitting.conftest import SETTINGS
 from eulerlora.checkpoint.files import (
     ADAPTERS_FILE,
     load_checkpoint,
@@ -25,17 +26,16 @@ from eulerlora.nn.method import AdapterHeads
 from eulerlora.nn.network import predict_images
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
-from tests.conftest import random_network
-from tests.training.calibration.conftest import SETTINGS
-from tests.training.conftest import units_of, write_training_images
-from training.calibration.heads import (
+from eulerlora_clinic.fitting.heads import (
     HeadComparison,
     HeadFit,
     head_inputs,
     refit_heads,
     with_changed_heads,
 )
-from training.calibration.site import SiteReport, calibrate_site
+from eulerlora_clinic.fitting.site import SiteReport, calibrate_site
+from tests.conftest import random_network
+from tests.training.conftest import units_of, write_training_images
 from training.calibration.thresholds import CoverageSettings
 from training.data.copies import image_digests
 from training.data.images import LabelledImage

@@ -11,13 +11,14 @@ from eulerlora.checkpoint.config import FeatureConfig
 from eulerlora.checkpoint.files import save_checkpoint, write_config, write_feature_statistics
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.scores.ood_scores import SHRINKAGE, fit_feature_statistics
-from eulerlora_contract.policy.policy import parse_policy
+from eulerlora_clinic.fitting.policy import PolicyFile
+from eulerlora_clinic.fitting.site import SiteSettings
+from eulerlora_contract.policy.policy import default_policy_text, parse_policy
 from tests.conftest import CLASSES, THRESHOLDS, config_of, random_network
-from tests.training.conftest import MELANOMA_POLICY
-from training.calibration.policy import PolicyFile
-from training.calibration.site import SiteSettings
 from training.calibration.thresholds import CoverageSettings
 
+MELANOMA_POLICY = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
+"""The packaged policy for the classes of the tiny checkpoint."""
 WIDTH = 3 * 16
 SETTINGS = SiteSettings(
     sensitivity=0.75,
@@ -29,6 +30,14 @@ SETTINGS = SiteSettings(
 )
 LESIONS = {"bkl": 12, "mel": 20, "nevus": 28}
 """Lesions by local label, in `local_folder`; each has one or two pictures."""
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """A file with MELANOMA_POLICY and a comment."""
+    path = tmp_path / "own.toml"
+    path.write_text(f"# ours\n{MELANOMA_POLICY}")
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,400 @@
+"""The commands `eulerlora policy fit` and `eulerlora site fit`.
+
+Both print the same table as `eulerlora calibrate`: the parts that were fitted, and from how many
+lesions or images.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from eulerlora.commands import CHECKPOINT, check_outside, configure_openmp
+from eulerlora_client.commands.program import PATH, SHARE, SamplesParameter
+from eulerlora_contract.sampling import DEFAULT_SAMPLES, Auto
+from training.commands.options import (
+    COVERAGES,
+    check_samples,
+    data_option,
+    image_options,
+    mode_option,
+    out_option,
+    precision_option,
+    samples_option,
+)
+
+if TYPE_CHECKING:
+    from eulerlora.checkpoint.config import CheckpointConfig
+    from eulerlora_clinic.fitting.policy import PolicyInputs
+    from eulerlora_clinic.fitting.site import SiteReport
+    from eulerlora_contract.answers import TargetClasses
+    from eulerlora_contract.policy.policy import Policy
+    from eulerlora_contract.sampling import Mode, PrecisionChoice
+    from training.data.dataset import LabelTable
+    from training.data.local_images import LocalImages
+    from training.recipe.archives import ArchiveLabels
+
+_sensitivity_option = click.option(
+    "--sensitivity",
+    type=SHARE,
+    default=0.95,
+    show_default=True,
+    help="Required sensitivity to the critical classes, by which the routine threshold is fitted.",
+)
+_predictive_value_option = click.option(
+    "--predictive-value",
+    type=SHARE,
+    default=0.5,
+    show_default=True,
+    help="Required share of target lesions among the urgent ones, by which the urgent threshold is "
+    "fitted.",
+)
+
+
+@click.command(
+    "fit",
+    epilog="\b\nExample:\n  eulerlora policy fit checkpoint --data data --policy policy.toml",
+)
+@click.argument("checkpoint", type=CHECKPOINT)
+@data_option
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    default=Path("policy.toml"),
+    show_default=True,
+    help="Policy file to update; a new file starts as a copy of the packaged policy.",
+)
+@_sensitivity_option
+@_predictive_value_option
+@click.option(
+    "--uncertain",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="Largest share of the calibration images that may reach the entropy threshold.",
+)
+@mode_option
+@click.option(
+    "--samples",
+    type=SamplesParameter(),
+    help=f"Samples per adapter in mode stoch, {DEFAULT_SAMPLES} by default; auto: fit to "
+    f"{DEFAULT_SAMPLES}, and measure the answers of samples=auto.",
+)
+@precision_option("auto", "Fit to predictions")
+@click.option(
+    "--archive",
+    "archives",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Measure also on a folder or tar archive of labelled pictures. NAME: ph2, pad-ufes-20 or "
+    "a .toml file with its labels. Repeat it for several.",
+)
+@click.option(
+    "--chart",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Draw what every threshold would do to lesions, with exact intervals: a .png, .svg or "
+    ".pdf file.",
+)
+@image_options
+def policy_fit_command(
+    checkpoint: Path,
+    data: Path,
+    policy: Path,
+    sensitivity: float,
+    predictive_value: float,
+    uncertain: float,
+    mode: Mode,
+    samples: int | Auto | None,
+    precision: PrecisionChoice,
+    archives: tuple[str, ...],
+    chart: Path | None,
+    skip_bad: bool,
+    table: LabelTable,
+    device: str,
+) -> None:
+    """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
+
+    Sets the routine threshold by a required sensitivity to the critical classes, the urgent one by
+    a required share of target lesions from there on, and the entropy threshold. An urgent threshold
+    that cannot be established stays as it is. Measures them on the test part, which has no lesion
+    of the other parts, and on other archives, and writes them with this evidence to the policy
+    file. A data set without a calibration part is fitted on its test part, and only archives are
+    measured.
+    """
+    configure_openmp()
+    # These import torch.
+    from eulerlora.model import EulerLoRA  # noqa: PLC0415
+    from eulerlora_clinic.fitting.parts import policy_parts, results_table  # noqa: PLC0415
+    from eulerlora_clinic.fitting.policy import (  # noqa: PLC0415
+        CURVE_THRESHOLDS,
+        PolicyFile,
+        evidence_of,
+        fit_policy,
+        measure_archive,
+        measure_policy,
+        operating_curves,
+        score_images,
+    )
+    from eulerlora_contract.policy.results import performance  # noqa: PLC0415
+    from training.calibration.parts import parts_table  # noqa: PLC0415
+    from training.data.copies import (  # noqa: PLC0415
+        image_digests,
+        images_in_training,
+        named_with_seen,
+    )
+    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
+    from training.evaluation.report_schema import TEST  # noqa: PLC0415
+    from training.reporting.charts import threshold_chart, write_figure  # noqa: PLC0415
+
+    check_samples(mode, samples)
+    if chart is not None and chart.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise click.UsageError(f"--chart: expected a .png, .svg or .pdf file, got {chart}")
+    if chart is not None:
+        check_outside(chart, data)
+    others = _archives(archives)
+    model = EulerLoRA.load(checkpoint, device, precision)
+    options = model.options(mode, samples)
+    exists = policy.exists()
+    file = PolicyFile.read(policy) if exists else PolicyFile.read(None, model.config.target)
+    target = file.policy.target
+    images = checkpoint_dataset(model.config, data, skip_bad, table)
+    report_skipped(images)
+
+    def scored(part: str, policy: Policy | None = None) -> PolicyInputs:
+        return score_images(model, images.parts[part], options, target, part, policy)
+
+    part = images.held_out
+
+    fitted_images = scored(part)
+    fit = fit_policy(fitted_images, target, sensitivity, predictive_value, uncertain)
+    fitted = file.fitted(fit)
+    measured = []
+    if part != TEST:
+        name = named_with_seen(f"{images.name}, {TEST} part", checkpoint, images.parts[TEST])
+        measured.append(measure_policy(scored(TEST, fitted), fitted, name))
+    of_fit = image_digests(images.parts[part] if others else ())
+    measured += [
+        measure_archive(model, path, labels, options, fitted, of_fit, skip_bad)
+        for path, labels in others
+    ]
+    seen = images_in_training(checkpoint, images.parts[part]) or ()
+    remark = f" (training was shown {len(seen):,} of its images)" if seen else ""
+    name = f"{images.name}, {part} part{remark}"
+    evidence = evidence_of(model, options, fit, name, measured, len(seen))
+    fitted = fitted.model_copy(update={"evidence": evidence})
+    file.write(policy, fitted)
+    if chart is not None:
+        curves = {f"{name} (fit), {fit.unit}s": operating_curves(fitted_images)} | {
+            f"{result.evidence.data}, {result.evidence.unit}s": result.curves for result in measured
+        }
+        marks = {"routine": fitted.target.routine, "urgent": fitted.target.urgent}
+        title = f"Thresholds on the probability of {fitted.target.name}, {model.config.name}"
+        write_figure(threshold_chart(curves, CURVE_THRESHOLDS, marks, title), chart)
+    click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} {fit.unit}s.\n")
+    click.echo(f"{parts_table(policy_parts(fit))}\n")
+    if (shown := performance(fitted)) is not None:
+        click.echo(f"{shown.markdown}\n")
+    if measured:
+        columns = {result.evidence.data: result.results for result in measured}
+        click.echo(f"{results_table('by image', columns)}\n")
+    if part == TEST:
+        click.echo("Not measured on a test part: the fit used it, without a calibration part.")
+    click.echo(f"{policy}: version {fitted.version}")
+
+
+def _archives(arguments: Sequence[str]) -> list[tuple[Path, ArchiveLabels]]:
+    from training.recipe.archives import read_archive_labels  # noqa: PLC0415 - imports torch
+
+    archives = []
+    for argument in arguments:
+        name, equals, path = argument.partition("=")
+        if not (name and equals and path):
+            raise click.UsageError(f"--archive: expected NAME=PATH, got {argument}")
+        if not Path(path).exists():
+            raise click.UsageError(f"--archive: expected a folder or tar archive, got {path}")
+        archives.append((Path(path), read_archive_labels(name)))
+    return archives
+
+
+@click.group("site")
+def site_command() -> None:
+    """Fit a checkpoint to a site's own pictures."""
+
+
+@site_command.command(
+    "fit",
+    epilog="\b\nExample:\n  eulerlora site fit checkpoint --data pictures --out site",
+)
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.option(
+    "--data",
+    type=PATH,
+    required=True,
+    help="Labelled pictures: a folder per class, or labels.csv with path, label and group.",
+)
+@out_option
+@click.option("--policy", type=PATH, help="Policy to start from; the packaged one by default.")
+@click.option(
+    "--target",
+    "target",
+    multiple=True,
+    metavar="CLASS",
+    help="A class that counts: images are urgent or referred by the summed probability of these, "
+    "and --sensitivity is that to their lesions. Repeat it for several. Default: those of the "
+    "checkpoint, or of the policy.",
+)
+@click.option("--target-name", metavar="WORD", help="A word for all of them, such as malignant.")
+@_sensitivity_option
+@_predictive_value_option
+@click.option(
+    "--coverage",
+    type=COVERAGES,
+    default="0.9",
+    show_default=True,
+    help="Probabilities of the prediction sets, such as 0.9,0.95.",
+)
+@click.option(
+    "--always-include-rare",
+    is_flag=True,
+    help="Put classes with too few lesions for a coverage in every set.",
+)
+@click.option(
+    "--hold-out",
+    type=SHARE,
+    metavar="SHARE",
+    help="Fit without this share of the lesions, and measure on them, such as 0.5; the heads are "
+    "refitted only with it.",
+)
+@mode_option
+@samples_option
+@precision_option("auto", "Fit to predictions")
+@image_options
+def _site_fit_command(
+    checkpoint: Path,
+    data: Path,
+    out: Path,
+    policy: Path | None,
+    target: tuple[str, ...],
+    target_name: str | None,
+    sensitivity: float,
+    predictive_value: float,
+    coverage: tuple[float, ...],
+    always_include_rare: bool,
+    hold_out: float | None,
+    mode: Mode,
+    samples: int | None,
+    precision: PrecisionChoice,
+    skip_bad: bool,
+    table: LabelTable,
+    device: str,
+) -> None:
+    """Fit heads, thresholds, prediction sets and the policy to a site's own labelled pictures.
+
+    Writes a new checkpoint with its policy, OUT/policy.toml, and changes no other file. Prints how
+    many lesions each part needs; parts with too few stay as they were. The heads stay, unless the
+    pictures of --hold-out show that refitted ones are better.
+    """
+    configure_openmp()
+    # These import torch.
+    from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
+    from eulerlora_clinic.fitting.policy import PolicyFile  # noqa: PLC0415
+    from eulerlora_clinic.fitting.site import SiteSettings, calibrate_site  # noqa: PLC0415
+    from eulerlora_contract.output_files import check_free  # noqa: PLC0415
+    from training.adaptation.summary import copies_lines, print_lines  # noqa: PLC0415
+    from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
+    from training.data.copies import check_images  # noqa: PLC0415
+    from training.data.images import ImageParts, report_skipped  # noqa: PLC0415
+    from training.data.local_images import read_local_images  # noqa: PLC0415
+
+    check_samples(mode, samples)
+    config = read_config(checkpoint)
+    settings = SiteSettings(
+        sensitivity=sensitivity,
+        predictive_value=predictive_value,
+        coverage=CoverageSettings(coverage, always_include_rare),
+        mode=mode,
+        samples=samples or DEFAULT_SAMPLES,
+        policy=PolicyFile.read(policy, _target(config, target, target_name, policy)),
+        hold_out=hold_out,
+        precision=precision,
+    )
+    check_free(out)  # fails before the long work rather than after it
+    classes = config.class_names
+    local = read_local_images(data, config.classes, table, skip_bad=skip_bad)
+    report_skipped(local)
+    parts = ImageParts(local.name, config.classes, {"pictures": local.images})
+    check = check_images(parts, config.preprocessing.input_side)
+    print_lines(copies_lines(check, refused=True))
+    check.refuse_copies()
+    click.echo("\n".join(_data_lines(local, classes)))
+    report = calibrate_site(checkpoint, local, out, settings, device)
+    click.echo("\n".join(_report_lines(report, out)))
+
+
+def _target(
+    config: CheckpointConfig, classes: tuple[str, ...], word: str | None, policy: Path | None
+) -> TargetClasses | None:
+    """The target of --target, or the checkpoint's for a new policy; None for a policy's."""
+    from eulerlora_contract.answers import TargetClasses  # noqa: PLC0415
+
+    if not classes:
+        if word is not None:
+            raise click.UsageError("--target-name requires --target")
+        return config.target if policy is None else None
+    names = {label.name: label.description.partition(" (")[0] for label in config.classes}
+    for name in classes:
+        if name not in names:
+            raise click.UsageError(f"--target: expected one of {', '.join(names)}, got {name}")
+    name = word or " or ".join(names[name] for name in classes)
+    return TargetClasses.model_validate({"name": name, "classes": classes})
+
+
+def _data_lines(local: LocalImages, classes: Sequence[str]) -> Iterator[str]:
+    counts = Counter(classes[image.label] for image in local.images)
+    listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    yield f"{local.name}: {len(local.images):,} images ({listed}), {local.ignored:,} ignored"
+    if local.units.unit == "picture":
+        yield (
+            "The data name no lesions or patients: every picture counts. If some show the same "
+            "lesion, bounds and coverages are too optimistic; name it in the column lesion, and "
+            "the patient in the column group."
+        )
+    if local.units.unit == "group":
+        yield (
+            "The data name groups, such as patients, but no lesions: a group counts once for each "
+            "class of its pictures, and figures are about such groups, not about lesions. For "
+            "these, name the lesions in the column lesion."
+        )
+
+
+def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
+    from eulerlora_contract.policy.results import not_established  # noqa: PLC0415 - pydantic
+
+    measured = f", measured on {report.measured:,} others" if report.measured else ""
+    yield f"Fitted on {report.fitted:,} images{measured}.\n"
+    if report.in_training is None:
+        yield "note: the checkpoint does not record its training images; use none of them here"
+    elif report.in_training:
+        yield (
+            f"warning: the checkpoint was trained on {report.in_training:,} of the pictures; the "
+            "fit is too optimistic, and the policy is not established"
+        )
+    yield f"{report.tables}\n"
+    if "thresholds only" in report.results:
+        yield (
+            "note: the held-out pictures decided that the heads are refitted, which makes the "
+            "figures after it a little too good; the policy was fitted to pictures of the heads, "
+            "and is not established"
+        )
+    yield f"{out}: revision {report.revision[:19]}"
+    if report.policy is None:
+        yield "No policy was written: it needs a lesion of a target class; name one with --target."
+        return
+    if (notice := not_established(report.policy)) is not None:
+        yield f"warning: {notice}"
+    yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"

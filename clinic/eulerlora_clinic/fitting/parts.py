@@ -1,0 +1,57 @@
+"""The parts of a policy in the table that fits print, and the results of measurements."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from eulerlora_clinic.fitting.policy import PolicyFit, urgent_sample_size
+from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.policy.results import counted
+from training.calibration.parts import FittedPart
+from training.evaluation.intervals import tolerance_sample_size
+from training.reporting.tables import markdown_table
+
+ROUTINE, _URGENT = "routine threshold", "urgent threshold"
+
+
+def results_table(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
+    """Results by name as a Markdown table, with the results of each of `columns`."""
+    names = dict.fromkeys(name for results in columns.values() for name in results)
+    rows = [[name, *(results.get(name, "n/a") for results in columns.values())] for name in names]
+    return markdown_table([title, *columns], rows)
+
+
+def policy_parts(fit: PolicyFit) -> Iterator[FittedPart]:
+    target, routine, urgent = fit.target, fit.routine, fit.urgent
+    parts = target_parts(
+        routine.lesions, fit.lesions, routine.wanted, urgent.wanted, target, f"{fit.unit}s"
+    )
+    results = (
+        f"{target.routine:g}: {routine.hits} of {counted(routine, fit.unit)} found, lower bound "
+        f"{routine.lower_bound:.3f}",
+        "reached" if routine.established else "not reached",
+        f"{target.urgent:g}: {urgent.hits} of {counted(urgent, fit.unit)} are {target.name}, lower "
+        f"bound {urgent.lower_bound:.3f}, {'' if urgent.established else 'not '}established",
+    )
+    for part, result in zip(parts, results, strict=True):
+        yield replace(part, result=result)
+    reached = f"{fit.entropy_nats:g} nats, reached by {fit.uncertain:.3f}"
+    yield FittedPart("entropy threshold", 1, fit.images, "images", reached)
+
+
+def target_parts(
+    critical: int,
+    total: int,
+    sensitivity: float,
+    predictive_value: float,
+    target: TargetClasses,
+    units: str,
+) -> Iterator[FittedPart]:
+    """The parts of a policy in their order, without results.
+
+    `critical` and `total` are numbers of `units`, such as lesions; `sensitivity` is that of the
+    routine threshold, `predictive_value` that of the urgent threshold.
+    """
+    unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
+    yield FittedPart(ROUTINE, 1, critical, unit)
+    yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss")
+    yield FittedPart(_URGENT, urgent_sample_size(predictive_value), total, units)
