@@ -27,7 +27,7 @@ from training.data.images import OUTSIDE, ImageParts, LabelledImage, OodSet, cla
 from training.evaluation.intervals import Floats, Ints
 from training.evaluation.metrics import log_mean_probability
 from training.optimisation.batches import IGNORED, LoadedBatches, Shard
-from training.optimisation.step import Objective, recomputed
+from training.optimisation.step import Objective
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 
 trajectory_losses = partial(trajectory_loss, reduction="none")
@@ -199,9 +199,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         else:
             drawn = self.method.sample(settings.samples, _step_generator(seed, step))
             row_draws = drawn.to(self.class_weights).repeated
-        block: Block = (
-            recomputed(adapted_block) if settings.activation_checkpointing else adapted_block
-        )
+        block: Block = adapted_block
         if settings.adapter_dropout:
             dropping = _step_generator(seed, step, process, _DROPOUT)
             block = DropoutBlock(settings.adapter_dropout, dropping)

@@ -5,14 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 from eulerlora.precision import training_precision
 from eulerlora_contract.errors import NonFiniteError, SettingsError
@@ -22,7 +21,6 @@ from training.recipe.schema import OptimisationSettings
 
 _StepDraw = TypeVar("_StepDraw")
 """The random input of a step."""
-_BlockInputs = TypeVarTuple("_BlockInputs")
 
 
 class Objective(ABC, Generic[_StepDraw]):
@@ -81,29 +79,6 @@ class Objective(ABC, Generic[_StepDraw]):
         A run stores them, and copies the stored values into them when it continues.
         """
         return {}
-
-
-def recomputed(block: Callable[[*_BlockInputs], Tensor]) -> Callable[[*_BlockInputs], Tensor]:
-    """A function with the same value and gradient that stores only its inputs.
-
-    The backward pass computes the block again (activation checkpointing). The block must not draw
-    random numbers, because the generator's state is not restored.
-    """
-
-    def checkpointed(*inputs: *_BlockInputs) -> Tensor:
-        output: Tensor = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
-        return output
-
-    return checkpointed
-
-
-class RecomputedBlocks(nn.Sequential):
-    """A sequence of blocks with activation checkpointing."""
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        for block in self:
-            tokens = recomputed(block)(tokens)
-        return tokens
 
 
 OPTIMISER_TYPES: Mapping[str, type[torch.optim.Adam]] = {
@@ -243,8 +218,7 @@ def attention_kernels(device: torch.device) -> AbstractContextManager[object]:
     """The attention kernels for training: unfused on a CPU.
 
     The backward pass of the fused CPU kernel is slower on short sequences: a training step of the
-    compact backbone took 1.4 (65 tokens) to 1.6 times (17 tokens) as long. The backward pass must
-    run inside too, because recomputed blocks must use the same kernels.
+    compact backbone took 1.4 (65 tokens) to 1.6 times (17 tokens) as long.
     """
     return sdpa_kernel([SDPBackend.MATH]) if device.type == "cpu" else nullcontext()
 

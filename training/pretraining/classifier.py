@@ -1,7 +1,6 @@
 """A backbone with one head per label set and a projection, and the objective of its pretraining."""
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from eulerlora.nn.backbone import POSITIONS, VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
 from training.data.augmentation import seeded
 from training.optimisation.batches import IGNORED
-from training.optimisation.step import Objective, RecomputedBlocks
+from training.optimisation.step import Objective
 from training.recipe.pretraining import PretrainingStage
 
 TEMPERATURE = 0.2
@@ -62,9 +61,6 @@ class Classifier(nn.Module):
         for index, block in enumerate(blocks):  # the rate grows linearly from 0
             rate = stage.stochastic_depth * index / max(1, len(blocks) - 1)
             block.dropout = StochasticDepth(rate, "row")
-        if stage.activation_checkpointing:
-            encoder = self.backbone.encoder
-            encoder.layers = RecomputedBlocks(OrderedDict(encoder.layers.named_children()))
         self.head = nn.Linear(settings.width, sum(classes))
         self.projection = nn.Sequential(
             nn.Linear(settings.width, settings.width),

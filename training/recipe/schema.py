@@ -38,10 +38,6 @@ class OptimisationSettings(Settings):
     """Rows of the network in memory at a time; the gradient remains that of the whole batch. None:
     all rows.
     """
-    activation_checkpointing: bool = False
-    """Store only each block's input and recompute the block in the backward pass: less memory,
-    about a third more time, the same gradient.
-    """
     learning_rate: Positive = 1e-4
     """Peak rate, at the end of the warm-up."""
     optimiser: Literal["adamw", "adam-l2"] = optional("adamw")
@@ -68,15 +64,11 @@ class OptimisationSettings(Settings):
         """The settings.
 
         Raises:
-            ValueError: If `key` is not 0 and passes are split or repeated, in which its random
-                numbers would differ.
+            ValueError: If `key` is not 0 and passes are split, in which its random numbers would
+                differ.
         """
-        repeated = self.micro_batch_rows is not None or self.activation_checkpointing
-        if getattr(self, key) and repeated:
-            raise ValueError(
-                f"expected {key}=0 with micro_batch_rows or activation_checkpointing, "
-                f"got {getattr(self, key)}"
-            )
+        if getattr(self, key) and self.micro_batch_rows is not None:
+            raise ValueError(f"expected {key}=0 with micro_batch_rows, got {getattr(self, key)}")
         return self
 
 
@@ -97,7 +89,7 @@ class AdapterTraining(OptimisationSettings):
     """
     adapter_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropping an element of the input of a down projection, in training only, as
-    with PEFT's `lora_dropout`. Not with micro_batch_rows or activation_checkpointing.
+    with PEFT's `lora_dropout`. Not with micro_batch_rows.
     """
     augmentation: Augmentation = "paper"
     """The random view of an image: `paper` (flips and rotations), `natural` (crops and horizontal

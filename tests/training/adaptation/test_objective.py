@@ -49,16 +49,13 @@ COUNTS = torch.tensor([6, 3, 1])
 TRAINING = AdapterTraining(
     epochs=2, batch_size=10, learning_rate=1e-2, warmup_steps=1, samples=2, workers=0
 )
-PARTS = TRAINING.model_copy(update={"micro_batch_rows": 8, "activation_checkpointing": True})
+PARTS = TRAINING.model_copy(update={"micro_batch_rows": 8})
 
 Batch = tuple[Tensor, Tensor]
 
 
-def make_objective(recompute: bool = False) -> AdapterObjective:
-    network = random_network()
-    return AdapterObjective(
-        network, AdapterTraining(samples=2, activation_checkpointing=recompute), WEIGHTS
-    )
+def make_objective() -> AdapterObjective:
+    return AdapterObjective(random_network(), AdapterTraining(samples=2), WEIGHTS)
 
 
 @pytest.fixture
@@ -219,7 +216,7 @@ def _write_losses(
 
     for number, settings in enumerate(runs):
         losses.append([])
-        objective = make_objective(settings.activation_checkpointing)
+        objective = make_objective()
         state = out.with_suffix(f".{process}-{number}.safetensors")
         run = Run(accelerator, 4, settings, state)
         batches = LoadedBatches(

@@ -232,7 +232,6 @@ def test_training_continues_from_a_backbone_file(
     ("override", "named"),
     [
         ("stages.0.micro_batch_rows=4", "stochastic_depth"),
-        ("stages.0.activation_checkpointing=true", "stochastic_depth"),
         ("stages.1.image_size=24", "last stage"),
         ("stages.0.repeats=[1]", "each of the 2 sets"),
         ("stages.0.repeats=[0, 0]", "one of them positive"),

@@ -71,7 +71,6 @@ WHOLE = ("adapters={adapters = 1, rank = 1, min_rank = 1}", "whole_network.membe
     ("overrides", "key"),
     [
         ((DROPOUT, "training.micro_batch_rows=8"), "adapter_dropout"),
-        ((DROPOUT, "training.activation_checkpointing=true"), "adapter_dropout"),
         ((DROPOUT, "method.name=blob"), "adapter_dropout"),
         ((DROPOUT, "method.name=dropkey"), "adapter_dropout"),
         ((DROPOUT, "method.name=ivon"), "adapter_dropout"),
