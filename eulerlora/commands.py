@@ -185,7 +185,7 @@ def predict_command(
     from eulerlora.answer import summary_line  # noqa: PLC0415 - imports torch
     from eulerlora.images.files import EXTENSIONS  # noqa: PLC0415 - imports torch
     from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
-    from eulerlora_client.images import select_files  # noqa: PLC0415 - imports PIL
+    from eulerlora_contract.image_folders import select_files  # noqa: PLC0415 - imports pydantic
 
     selection = select_files(images, EXTENSIONS)
     files = selection.files

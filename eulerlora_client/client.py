@@ -41,7 +41,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from eulerlora_client.images import ImageFile, image_bytes, select_files
+from eulerlora_client.images import ImageFile, image_bytes
 from eulerlora_contract.answers import (
     Disposition,
     Embedding,
@@ -58,6 +58,7 @@ from eulerlora_contract.answers import (
     WireModel,
 )
 from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.image_folders import select_files
 from eulerlora_contract.policy.results import most_urgent
 from eulerlora_contract.problems import (
     BodyTooLarge,
@@ -194,7 +195,7 @@ class AsyncTriageClient:
     An image is a path, the bytes of a file, or an open file. A request without a result raises a
     `Problem`, whose `file` is the path of the image. Methods for many images take a folder too, in
     place of an image or of all of them, and send the files that
-    `eulerlora_client.images.select_files` finds in it, in its order.
+    `eulerlora_contract.image_folders.select_files` finds in it, in its order.
 
     Requests to this machine use no proxy. Others use that of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY,
     unless NO_PROXY names the host; the attribute `proxy` says which, or None.

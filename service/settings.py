@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from eulerlora_client.image_formats import ImageLimits
 from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.image_formats import ImageLimits
 from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES
 from eulerlora_contract.settings import PositiveInt, Settings, first_error
 

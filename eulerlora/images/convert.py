@@ -14,8 +14,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from eulerlora.images.files import EXTENSIONS
-from eulerlora_client.images import CONVERTED, PARSER_ERRORS, list_files
 from eulerlora_contract.errors import ImageError, ImageFilesError
+from eulerlora_contract.image_folders import CONVERTED, list_files
+from eulerlora_contract.images import PARSER_ERRORS
 from eulerlora_contract.output_files import new_folder
 
 _PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from eulerlora.images import MAX_PIXELS_VARIABLE
 from eulerlora.images.jpeg_scans import without_stray_bytes
-from eulerlora_client.colours import (
+from eulerlora_contract.answers import PredictionWarning, WarningCode
+from eulerlora_contract.colours import (
     BT_709,
     Colours,
     Conversion,
@@ -29,7 +30,8 @@ from eulerlora_client.colours import (
     conversion_to_srgb,
     converted,
 )
-from eulerlora_client.image_formats import (
+from eulerlora_contract.errors import ImageError, ImageSizeError, SettingsError
+from eulerlora_contract.image_formats import (
     COLOURS,
     COLOURS_ALPHA,
     GRAY,
@@ -50,9 +52,7 @@ from eulerlora_client.image_formats import (
     png_chunks,
     read_image_file,
 )
-from eulerlora_client.images import PARSER_ERRORS, opened, upright
-from eulerlora_contract.answers import PredictionWarning, WarningCode
-from eulerlora_contract.errors import ImageError, ImageSizeError, SettingsError
+from eulerlora_contract.images import PARSER_ERRORS, opened, upright
 
 _GREATEST_MAX_PIXELS = 178_000_000
 """Above it, Pillow opens no image."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from eulerlora_client.image_formats import JPEG_START, PROGRESSIVE, START_OF_SCAN, jpeg_segments
+from eulerlora_contract.image_formats import JPEG_START, PROGRESSIVE, START_OF_SCAN, jpeg_segments
 
 _SEQUENTIAL = (0xC0, 0xC1)
 _HUFFMAN_TABLES, _RESTART_INTERVAL = 0xC4, 0xDD

@@ -78,12 +78,10 @@ def check_command(file: Path, images: tuple[Path, ...]) -> None:
 
 def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     """Yields the number of images that the quality limits reject, in total and by reason."""
-    from eulerlora_client.images import (  # noqa: PLC0415 - fast --help
-        image_bytes,
-        rgb_image,
-        select_files,
-    )
+    from eulerlora_client.images import image_bytes  # noqa: PLC0415 - fast --help
     from eulerlora_contract.errors import ImageError, ImageFilesError  # noqa: PLC0415
+    from eulerlora_contract.image_folders import select_files  # noqa: PLC0415
+    from eulerlora_contract.images import rgb_image  # noqa: PLC0415
     from eulerlora_contract.policy.quality import measure_quality  # noqa: PLC0415
     from eulerlora_contract.problems import UnreadableFile  # noqa: PLC0415
 

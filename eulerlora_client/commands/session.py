@@ -17,7 +17,7 @@ import click
 from tabulate import tabulate
 
 from eulerlora_client.client import AsyncTriageClient, RetryPolicy, TriageOptions, map_ordered
-from eulerlora_client.images import image_bytes, select_files
+from eulerlora_client.images import image_bytes
 from eulerlora_client.report.exports import Outputs
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
@@ -29,6 +29,7 @@ from eulerlora_client.report.ranking import (
 )
 from eulerlora_contract.answers import Disposition, ModelDetails, missing_threshold
 from eulerlora_contract.errors import PolicyError, SettingsError
+from eulerlora_contract.image_folders import select_files
 from eulerlora_contract.policy.policy import (
     FAILED,
     Policy,

@@ -16,7 +16,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from eulerlora_client.images import rgb_image
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
     TriageRow,
@@ -26,6 +25,7 @@ from eulerlora_client.report.ranking import (
 )
 from eulerlora_contract.answers import OodScore, Prediction, TriageResult
 from eulerlora_contract.errors import ImageError
+from eulerlora_contract.images import rgb_image
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.policy import results
 from eulerlora_contract.policy.policy import Policy

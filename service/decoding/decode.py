@@ -7,9 +7,9 @@ from pathlib import PurePath
 
 from eulerlora.images.decode import RgbImage
 from eulerlora.images.decode import decode as decode_image
-from eulerlora_client.image_formats import Format, ImageHeader, read_header
 from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.errors import ImageError, UnsupportedImageError
+from eulerlora_contract.image_formats import Format, ImageHeader, read_header
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from service.decoding import dicom
 from service.settings import ImageSettings

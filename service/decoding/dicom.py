@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from eulerlora_client.image_formats import (
+from eulerlora_contract.errors import ImageError, UnsupportedImageError
+from eulerlora_contract.image_formats import (
     ICC_IDENTIFIER,
     RGB,
     YCC,
@@ -26,7 +27,6 @@ from eulerlora_client.image_formats import (
     read_image_file,
     with_jpeg_transform,
 )
-from eulerlora_contract.errors import ImageError, UnsupportedImageError
 from service.settings import ImageSettings
 
 MEDIA_TYPE, EXTENSION = "application/dicom", ".dcm"

@@ -17,7 +17,7 @@ from typing import Self
 from fastapi import APIRouter, HTTPException, Request, Response
 from jinja2 import Environment, StrictUndefined
 
-from eulerlora_client.image_formats import DICOM, KINDS, SNIFFED_BYTES
+from eulerlora_contract.image_formats import DICOM, KINDS, SNIFFED_BYTES
 from eulerlora_contract.policy import results as texts
 from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_policy
 

@@ -1,4 +1,4 @@
-"""Image arguments, files below folders, and files without metadata."""
+"""Image arguments, and files without metadata."""
 
 import os
 import re
@@ -12,9 +12,8 @@ import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
 from eulerlora.images.decode import decode
-from eulerlora.images.files import EXTENSIONS as MODEL_EXTENSIONS
-from eulerlora_client.images import EXTENSIONS, image_bytes, select_files, without_metadata
-from eulerlora_contract.errors import ImageError, ImageFilesError
+from eulerlora_client.images import image_bytes, without_metadata
+from eulerlora_contract.errors import ImageError
 from eulerlora_contract.problems import MetadataNotRemoved, UnreadableFile
 
 
@@ -32,14 +31,6 @@ def test_an_unreadable_file_is_a_problem(image: str | Path | BytesIO) -> None:
         image_bytes(image)
 
 
-def touch(folder: Path, *names: str) -> list[Path]:
-    paths = [folder / name for name in names]
-    for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    return paths
-
-
 def test_a_pipe_is_refused_instead_of_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,85 +38,6 @@ def test_a_pipe_is_refused_instead_of_awaited(
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("the pipe was read"))
     with pytest.raises(UnreadableFile, match="not a regular file"):
         image_bytes(tmp_path / "lesion.jpg")
-
-
-def test_the_extensions_that_the_model_reads_are_selected() -> None:
-    assert {*MODEL_EXTENSIONS, ".dcm"} < set(EXTENSIONS)
-
-
-def test_paths_keep_their_order_and_folders_are_sorted(tmp_path: Path) -> None:
-    b, a, c = touch(tmp_path, "b/2.JPG", "b/1/x.png", "a.jpg")
-    assert select_files([c, tmp_path / "b"]).files == (c, a, b)
-
-
-def test_images_below_folders_and_links_are_listed_in_order(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    folder = tmp_path / "folder"
-    elsewhere.mkdir()
-    folder.mkdir()
-    for path in (elsewhere / "c.png", folder / "b.JPG", folder / "a.webp", folder / "notes.txt"):
-        path.touch()
-    (folder / "linked").symlink_to(elsewhere)
-    assert select_files([folder]).files == (
-        folder / "a.webp", folder / "b.JPG", folder / "linked" / "c.png",
-    )  # fmt: skip
-
-
-def test_a_link_to_a_parent_folder_lists_no_file_twice(tmp_path: Path) -> None:
-    (tmp_path / "a.png").touch()
-    (tmp_path / "up").symlink_to(tmp_path)
-    assert select_files([tmp_path]).files == (tmp_path / "a.png",)
-
-
-def test_a_file_given_twice_is_selected_once(tmp_path: Path, monkeypatch) -> None:
-    (file,) = touch(tmp_path, "1.png")
-    monkeypatch.chdir(tmp_path)
-    assert select_files([Path("1.png"), file, tmp_path]).files == (Path("1.png"),)
-
-
-def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
-    touch(tmp_path, "notes.txt")
-    with pytest.raises(ImageFilesError, match=r"\.txt: 1"):
-        select_files([tmp_path])
-
-
-def test_other_files_are_counted_by_kind_and_hidden_ones_by_their_folder(tmp_path: Path) -> None:
-    kept = touch(tmp_path, "a.JPE", "a.jfif", "b/.cache/x.txt", "b/c.png")
-    touch(tmp_path, ".thumbnails/a.jpg", "b/@eaDir/c.png", "b/@eaDir/d.png", "__MACOSX/._a.jpg",
-          "._c.png", ".DS_Store", "Thumbs.db", "notes.txt", "LICENSE")  # fmt: skip
-    Image.new("RGB", (2, 2)).save(tmp_path / "tall.bmp")
-    Image.new("RGB", (2, 2)).save(tmp_path / "x", "TIFF")
-    Image.new("RGB", (2, 2)).save(tmp_path / "old.jpg.bak", "JPEG")
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("nowhere")
-    selection = select_files([tmp_path], MODEL_EXTENSIONS)
-    assert list(selection.files) == [kept[0], kept[1], kept[3]]
-    assert selection.hidden == {".thumbnails": 1, "@eaDir": 2, "__MACOSX": 1, "._*": 1}
-    others, hidden = selection.notes
-    assert others.startswith("7 files") and len(hidden.split(",")) == 4
-    for kind in ("BMP image (.bmp)", "TIFF image", "JPEG (.bak)", "pipe", "broken link",
-                 ".txt", "without an extension: 1"):  # fmt: skip
-        assert kind in others
-
-
-def test_files_that_are_named_are_taken_as_they_are(tmp_path: Path) -> None:
-    hidden, other = touch(tmp_path, ".hidden/a.jpg", "notes.txt")
-    assert select_files([hidden, other]).files == (hidden, other)
-    assert select_files([hidden.parent]).files == (hidden,)
-
-
-def test_an_unlistable_folder_is_an_error(tmp_path: Path, monkeypatch) -> None:
-    touch(tmp_path, "1.png", "closed/2.png")
-    scandir = os.scandir
-
-    def refused(path):
-        if str(path).endswith("closed"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
-    with pytest.raises(ImageFilesError, match="closed: "):
-        select_files([tmp_path])
 
 
 SECRET = "Jane Doe, ward 4"

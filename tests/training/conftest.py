@@ -13,7 +13,7 @@ from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, read_config, write_
 from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
-from eulerlora_client.images import select_files
+from eulerlora_contract.image_folders import select_files
 from tests.conftest import random_backbone
 from training.data.augmentation import Transform
 from training.data.units import Units

@@ -31,8 +31,9 @@ from torch import Tensor
 from eulerlora.cpu import available_cpus
 from eulerlora.images.decode import check_file_size, local_limits, max_file_bytes
 from eulerlora.images.files import EXTENSIONS, RAISED_BY, is_image_name
-from eulerlora_client.image_formats import SNIFFED_BYTES
-from eulerlora_client.images import (
+from eulerlora_contract.answers import IGNORED_PARTS
+from eulerlora_contract.errors import DataError, ImageSizeError
+from eulerlora_contract.image_folders import (
     FileSelection,
     content_kind,
     file_kind,
@@ -40,8 +41,7 @@ from eulerlora_client.images import (
     left_out_notes,
     list_files,
 )
-from eulerlora_contract.answers import IGNORED_PARTS
-from eulerlora_contract.errors import DataError, ImageSizeError
+from eulerlora_contract.image_formats import SNIFFED_BYTES
 from eulerlora_contract.output_files import lock
 from eulerlora_contract.printable import printable
 from eulerlora_contract.progress import track

@@ -7,8 +7,8 @@ from pathlib import Path, PurePath
 from unicodedata import normalize
 
 from eulerlora.images.files import EXTENSIONS, is_image_name
-from eulerlora_client.images import hidden_name
 from eulerlora_contract.answers import ClassName
+from eulerlora_contract.image_folders import hidden_name
 from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages, decoded_images
 from training.data.dataset import LABELS, DataSet, DataSettings, split_suffix

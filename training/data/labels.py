@@ -12,8 +12,8 @@ from typing import get_args
 from unicodedata import normalize
 
 from eulerlora.images.files import EXTENSIONS, is_image_name
-from eulerlora_client.images import hidden_name, left_out_notes, list_files
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.image_folders import hidden_name, left_out_notes, list_files
 from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages
 from training.data.dataset import (

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from eulerlora_client.images import hidden_name
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.image_folders import hidden_name
 from training.data.dataset import Column, LabelTable
 from training.data.tables import LIKELY_NAMES, Table, read_table, reader_of_pictures
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from eulerlora.images.decode import decode
-from eulerlora_client.images import rgb_image
 from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.errors import ImageError
+from eulerlora_contract.images import rgb_image
 from tests.browser import chromium
 from tests.damaged_images import PNG_SIGNATURE, png_chunk
 from tests.icc_profiles import (

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from eulerlora.images.files import read_image
-from eulerlora_client.image_formats import sniff
 from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.errors import ImageError
+from eulerlora_contract.image_formats import sniff
 from eulerlora_contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding.decode import MEDIA_TYPES, Declared, decode
 from service.settings import ImageSettings

@@ -16,8 +16,8 @@ from tests.service.decoding.test_sandbox import image_files
 
 ROOT = Path(__file__).parents[3]
 SOURCES = (
-    "eulerlora/images/decode.py", "eulerlora_client/colours.py",
-    "eulerlora_client/image_formats.py", "service/decoding/dicom.py",
+    "eulerlora/images/decode.py", "eulerlora_contract/colours.py",
+    "eulerlora_contract/image_formats.py", "service/decoding/dicom.py",
 )  # fmt: skip
 PREFIXES = {"_ProfileError": "the colour profile is ignored: "}
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eulerlora_client import image_formats
-from eulerlora_client.image_formats import (
+from eulerlora_contract import image_formats
+from eulerlora_contract.errors import ImageError, UnsupportedImageError
+from eulerlora_contract.image_formats import (
     MAX_SCANS,
     ImageLimits,
     exif_orientation,
     read_header,
     read_image_file,
 )
-from eulerlora_contract.errors import ImageError, UnsupportedImageError
 from tests.service.conftest import encoded, png_chunk, png_header
 
 LIMITS = ImageLimits()
