@@ -45,3 +45,16 @@ def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence
         if path.startswith(_FORMULA_PREFIXES):  # to a spreadsheet; it still names the file
             path = f"./{path}"
         writer.writerow([path, *(csv_text(c) if isinstance(c, str) else c for c in cells)])
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1
+) -> str:
+    """A Markdown table with text in the first columns and numbers in the others."""
+    separator = "|" + "---|" * text_columns + "---:|" * (len(header) - text_columns)
+    return "\n".join([markdown_row(header), separator, *map(markdown_row, rows)])
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """A row of a Markdown table; escapes vertical bars."""
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"

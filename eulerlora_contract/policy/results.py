@@ -40,6 +40,7 @@ from eulerlora_contract.policy.policy import (
     default_sampling,
     urgency,
 )
+from eulerlora_contract.printable import markdown_table
 
 WARNING = (
     "For demonstration and research only; not a medical device. The model says what an image "
@@ -368,8 +369,7 @@ class MarkdownTable:
     @property
     def markdown(self) -> str:
         """The table in Markdown, numbers on the right."""
-        lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return markdown_table(self.header, self.rows)
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
+from eulerlora_contract.printable import markdown_table
 from eulerlora_lab.adaptation import read_results
 from eulerlora_lab.tables.comparison import holm
-from training.reporting.tables import markdown_table
 
 Result = Mapping[str, Any]
 RESULTS = Path(__file__).parents[1] / "results"

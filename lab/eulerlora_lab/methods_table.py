@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from eulerlora_contract.printable import markdown_table
 from eulerlora_lab.adaptation import (
     ARMS,
     EPOCHS,
@@ -41,7 +42,6 @@ from training.evaluation.metrics import (
     selective_metrics,
     weighted_mean,
 )
-from training.reporting.tables import markdown_table
 
 PRIMARY = "nll"
 METRICS = (

@@ -34,6 +34,7 @@ from eulerlora_clinic.fitting.heads import (
     with_changed_heads,
 )
 from eulerlora_clinic.fitting.site import MIN_HEADS
+from eulerlora_contract.printable import markdown_table
 from eulerlora_contract.sampling import MODES, Mode
 from training.calibration.thresholds import group_means, image_nll
 from training.data.dataset import LabelTable
@@ -42,7 +43,6 @@ from training.data.units import Units
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Bools, Floats, Ints
 from training.recipe.archives import read_archive_labels
-from training.reporting.tables import markdown_table
 
 _ARCHIVES = ("ph2", "pad-ufes-20")
 LESIONS = (20, 50, 100, 200)

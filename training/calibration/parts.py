@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
+from eulerlora_contract.printable import markdown_table
 from training.evaluation.intervals import tolerance_sample_size
-from training.reporting.tables import TOO_FEW, markdown_table
+from training.reporting.tables import TOO_FEW
 
 FEATURES, OOD = "feature means", "OOD thresholds"
 

@@ -1,10 +1,11 @@
 """Markdown tables of a report; every estimate has its 95% confidence interval."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import mean, stdev
 from typing import get_args
 
 from eulerlora.scores.ood_scores import ScoreName
+from eulerlora_contract.printable import markdown_table
 from training.data.images import OodGroup
 from training.evaluation.intervals import MIN_CLUSTERS, RESAMPLES, Estimate, Proportion
 from training.evaluation.metrics import MEAN_LOGITS
@@ -201,14 +202,6 @@ def prediction_set_table(report: Report, sets: Sequence[SetCoverage]) -> str:
     return markdown_table(head, [*rows, ["all images", "", *sizes]])
 
 
-def markdown_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1
-) -> str:
-    """A Markdown table with text in the first columns and numbers in the others."""
-    separator = "|" + "---|" * text_columns + "---:|" * (len(head) - text_columns)
-    return "\n".join([_row(head), separator, *(_row(row) for row in rows)])
-
-
 def enumeration(names: Sequence[str], conjunction: str) -> str:
     """Names as text, such as "a, b or c"."""
     *first, last = names or [""]
@@ -230,10 +223,6 @@ def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics)
 
 def _flag_metrics(mode: ModeReport) -> list[str]:
     return [name for score, name in FLAG_METRICS.items() if score in mode.thresholds]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(text.replace("|", r"\|") for text in cells) + " |"
 
 
 def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from eulerlora_clinic.fitting.policy import PolicyFit, urgent_sample_size
 from eulerlora_contract.answers import TargetClasses
 from eulerlora_contract.policy.results import counted
+from eulerlora_contract.printable import markdown_table
 from training.calibration.parts import FittedPart
 from training.evaluation.intervals import tolerance_sample_size
-from training.reporting.tables import markdown_table
 
 ROUTINE, _URGENT = "routine threshold", "urgent threshold"
 

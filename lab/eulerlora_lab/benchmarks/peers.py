@@ -27,6 +27,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw
+from eulerlora_contract.printable import markdown_table
 from eulerlora_contract.sampling import Mode
 from eulerlora_lab.benchmarks.baselines.lora_ensemble import LoRAEnsemble
 from eulerlora_lab.benchmarks.baselines.naive import naive_logits, ordinary_members, vmap_ensemble
@@ -53,7 +54,6 @@ from eulerlora_lab.benchmarks.service.server import (
 )
 from eulerlora_lab.benchmarks.timing import Work, alternating_seconds, in_new_process, peak_growth
 from eulerlora_lab.benchmarks.workload import FULL, SMALL, NetworkSizes, Sizes, random_network
-from training.reporting.tables import markdown_table
 
 CPU = torch.device("cpu")
 MEMBERS = 8

@@ -10,6 +10,8 @@ from typing import Literal
 import click
 import numpy as np
 
+from eulerlora_contract.printable import markdown_row
+
 Unit = Literal["ratio", "seconds", "bytes", "share", "count", "rows/s", "answers/s"]
 HEADING = """| measurement | target | measured | ours | reference | spread |
 |---|---:|---:|---|---|---|"""
@@ -62,7 +64,7 @@ class Result:
             self.name, target, f"**{_amount(self.value, self.unit)}**{verdict}", self.ours,
             self.reference, f"{low} [{first}, {middle}, {third}] {high} ({len(self.measured)})",
         ]  # fmt: skip
-        return f"| {' | '.join(cells)} |"
+        return markdown_row(cells)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ from eulerlora.nn.method import MethodSettings
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import BackboneSettings
+from eulerlora_contract.printable import markdown_table
 from eulerlora_lab.tables.table import ResultTable, TableRow, TableRun, ood_index
 from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective
 from training.optimisation.step import attention_kernels
 from training.recipe.schema import AdapterRecipe, AdapterTraining
-from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS, markdown_table
+from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
 
 _PERCENT = {
     "accuracy", "macro_f1", "macro_auroc", "accuracy_mean_logits", "auroc", "auprc",

@@ -165,6 +165,11 @@ def test_the_summary_has_a_row_for_each_data_set() -> None:
     ]
 
 
+def test_a_vertical_bar_in_a_name_adds_no_column() -> None:
+    table = shown(MEASURED | {"data": "PH2|PAD"}).summary.markdown
+    assert r"| PH2\|PAD, pictures | 0.975 [" in table
+
+
 def test_the_details_state_what_the_threshold_alone_does() -> None:
     other = OUTSIDE | shares("sensitivity", 0.5)
     rows = [tuple(row) for row in shown(MEASURED | {"outside": other}).details.rows]
