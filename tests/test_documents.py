@@ -20,7 +20,10 @@ PATTERNS = (
 DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 HOUSES = {"eulerlora_clinic": "clinic", "eulerlora_lab": "lab"}
-RECIPES = {path.stem for path in (ROOT / "training" / "recipes").glob("*.toml")}
+RECIPES = {
+    "train": {path.stem for path in ROOT.glob("training/recipes/*.toml")},
+    "pretrain": {path.stem for path in ROOT.glob("lab/eulerlora_lab/pretraining/recipes/*.toml")},
+}
 
 each_document = pytest.mark.parametrize(
     "path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
@@ -69,8 +72,9 @@ def check_command(words: list[str]) -> None:
         for option in [*parameter.opts, *parameter.secondary_opts]
     } | {"--help"}
     assert options(rest) <= known, words
-    if command.name in {"train", "pretrain"} and rest and re.fullmatch(r"[a-z][\w-]*", rest[0]):
-        assert rest[0] in RECIPES, words
+    names = RECIPES.get(command.name or "")
+    if names and rest and re.fullmatch(r"[a-z][\w-]*", rest[0]):
+        assert rest[0] in names, words
     if rest and rest[0].startswith("lab/"):
         assert (ROOT / rest[0]).is_file(), words
 

@@ -25,11 +25,9 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
     ENTRY_POINTS: {
         "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
-        "eulerlora[train]": (
-            "train", "evaluate", "calibrate", "pretrain", "card", "seeds",
-        ),
+        "eulerlora[train]": ("train", "evaluate", "calibrate", "card", "seeds"),
         "eulerlora-clinic[train]": ("site",),
-        "eulerlora-lab": ("reproduce",),
+        "eulerlora-lab": ("pretrain", "reproduce"),
     },
     POLICY_ENTRY_POINTS: {"eulerlora-clinic[train]": ("fit",)},
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands `eulerlora pretrain` and `eulerlora train`."""
+"""The command `eulerlora train`, and what every command that trains shares."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from eulerlora_client.commands.program import PATH, terminated
 from eulerlora_contract.errors import CheckpointError, NonFiniteError, StorageError
 from training.commands.options import (
     Command,
-    data_option,
     device_option,
-    out_option,
     skip_bad_option,
     table_options,
 )
@@ -29,10 +27,10 @@ if TYPE_CHECKING:
     from training.recipe.schema import Recipe
 
 
-_recipe_argument = click.argument("recipe", metavar="RECIPE")
+recipe_argument = click.argument("recipe", metavar="RECIPE")
 
 
-def _run_options(command: Command) -> Command:
+def run_options(command: Command) -> Command:
     """Adds the options of every training."""
     options = (
         click.option(
@@ -75,51 +73,11 @@ def _run_options(command: Command) -> Command:
 
 
 @click.command(
-    "pretrain",
-    epilog="\b\nExample:\n  eulerlora pretrain dermoscopy-pretrain --data data --out backbone",
-)
-@_recipe_argument
-@data_option
-@out_option
-@_run_options
-def pretrain_command(
-    recipe: str,
-    data: Path,
-    out: Path,
-    seed: int | None,
-    overrides: tuple[str, ...],
-    resume: bool,
-    restart: bool,
-    skip_bad: bool,
-    trackers: tuple[Tracker, ...],
-    track_dir: Path | None,
-    device: str,
-) -> None:
-    """Pretrain a backbone on one or several data sets, from scratch or from a backbone file.
-
-    RECIPE is a file, or the name of a packaged recipe such as dermoscopy-pretrain.
-    """
-    configure_openmp()
-    # These import torch.
-    from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.pretraining.train import pretrain, stage_state_file  # noqa: PLC0415
-    from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
-    from training.recipe.pretraining import PretrainingRecipe  # noqa: PLC0415
-
-    _check_resumption(resume, restart)
-    settings = read_recipe(find_recipe(recipe), PretrainingRecipe, _with_seed(overrides, seed))
-    states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
-    with _resume_hint(states):
-        curves = _tracking(trackers, track_dir, out, settings)
-        pretrain(settings, data, out, choose_device(device), resume, skip_bad, curves, restart)
-
-
-@click.command(
     "train",
     epilog="\b\nExample:\n  eulerlora train imagefolder --data pictures --out checkpoint\n\n"
     "--show prints all keys of --set with their meaning, docs/how-to/train.md how to choose them.",
 )
-@_recipe_argument
+@recipe_argument
 @click.option("--data", type=PATH, help="Data directory.")
 @click.option("--out", type=PATH, help="New or empty output folder.")
 @click.option("--check", is_flag=True, help="Check the data only; writes nothing.")
@@ -140,7 +98,7 @@ def pretrain_command(
     "--resume without this option calibrates and evaluates it.",
 )
 @table_options
-@_run_options
+@run_options
 def train_command(
     recipe: str,
     data: Path | None,
@@ -169,13 +127,13 @@ def train_command(
     from training.recipe.file import find_recipe, leaves, read_recipe  # noqa: PLC0415 - pydantic
     from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
 
-    path, overrides = find_recipe(recipe), _with_seed(overrides, seed)
+    path, overrides = find_recipe(recipe), with_seed(overrides, seed)
     given = table.model_dump(exclude_defaults=True, exclude={"renamed"})
     overrides += tuple(f"data.{'.'.join(key)}={json.dumps(value)}" for key, value in leaves(given))
     if table.renamed:  # one table, because a label may contain a dot
         pairs = (f"{_toml_string(one)} = {_toml_string(to)}" for one, to in table.renamed.items())
         overrides += (f"data.renamed={{{', '.join(pairs)}}}",)
-    _check_resumption(resume, restart)
+    check_resumption(resume, restart)
     if copies is not None and not check:
         raise click.UsageError("--copies requires --check")
     if show:
@@ -198,10 +156,10 @@ def train_command(
         if not check_data(settings, path.parent, data, copies, skip_bad):
             raise click.ClickException("a training would refuse these data")
         return
-    curves = _tracking(trackers, track_dir, out, settings)
+    curves = tracking(trackers, track_dir, out, settings)
     folders = member_folders(settings, out)
     states = [state_file(folder) for folder in folders]
-    with _resume_hint(states, checkpoint=folders[-1]):
+    with resume_hint(states, checkpoint=folders[-1]):
         train(
             settings,
             path.parent,
@@ -221,16 +179,18 @@ def _toml_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _check_resumption(resume: bool, restart: bool) -> None:
+def check_resumption(resume: bool, restart: bool) -> None:
+    """Refuses both options together."""
     if resume and restart:
         raise click.UsageError("expected one of --resume and --restart, got both")
 
 
-def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
+def with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
+    """The overrides of `--set` with that of `--seed`, if given."""
     return overrides if seed is None else (*overrides, f"seed={seed}")
 
 
-def _tracking(
+def tracking(
     trackers: Sequence[Tracker], folder: Path | None, out: Path, recipe: Recipe
 ) -> Tracking | None:
     """What records the curves of a run in `out`; None without trackers.
@@ -262,7 +222,7 @@ class _TerminatedRun(click.ClickException):
 
 
 @contextmanager
-def _resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Iterator[None]:
+def resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Iterator[None]:
     """Adds to the error of a block that ends early what it has stored.
 
     Applies to a run that Ctrl-C or SIGTERM ends, with the exit status 130 or 143, and to non-finite

@@ -58,17 +58,6 @@ def camera_view(size: int) -> v2.Compose:
     )
 
 
-def everyday_view(size: int) -> v2.Compose:
-    """A random view as `camera_view`, for everyday pictures: a crop, a horizontal flip."""
-    return v2.Compose(
-        [
-            v2.RandomResizedCrop(size, scale=_CROP_AREA),
-            v2.RandomHorizontalFlip(),
-            v2.ToDtype(torch.float32, scale=True),
-        ]
-    )
-
-
 def colour_change(pixels: Tensor) -> Tensor:
     """Changes cast, brightness, contrast and saturation of an image, (3, height, width).
 

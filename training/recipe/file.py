@@ -29,27 +29,28 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 _VARIANTS = "variants"
 
 
-def find_recipe(name: str) -> Path:
-    """The path of a recipe, given as a path or as the name of a packaged recipe.
+def find_recipe(name: str, packaged: Path = RECIPES) -> Path:
+    """The path of a recipe, given as a path or as the name of a recipe in the folder `packaged`.
 
     Raises:
         SettingsError: With the packaged names, if there is neither.
     """
-    path, packaged = Path(name), RECIPES / f"{name}.toml"
+    path, file = Path(name), packaged / f"{name}.toml"
     if path.is_file() or path.suffix == ".toml" or path.name != name:
         return path
-    if not packaged.is_file():
-        similar = get_close_matches(name, recipe_names(), n=1)
+    if not file.is_file():
+        names = recipe_names(packaged)
+        similar = get_close_matches(name, names, n=1)
         raise SettingsError(
-            f"expected a recipe file or one of {', '.join(recipe_names())}, got {name!r}"
+            f"expected a recipe file or one of {', '.join(names)}, got {name!r}"
             + "".join(f"; did you mean {known}?" for known in similar)
         )
-    return packaged
+    return file
 
 
-def recipe_names() -> list[str]:
+def recipe_names(packaged: Path = RECIPES) -> list[str]:
     """The names of the packaged recipes that are complete, without mere bases."""
-    return sorted(path.stem for path in RECIPES.glob("*.toml") if "name" in read_toml(path))
+    return sorted(path.stem for path in packaged.glob("*.toml") if "name" in read_toml(path))
 
 
 def read_recipe(

@@ -1,7 +1,4 @@
-"""The schema of a recipe: one experiment, with every key validated.
-
-Pretraining has further keys, in `training.recipe.pretraining`.
-"""
+"""The schema of a recipe: one experiment, with every key validated."""
 
 from functools import reduce
 from typing import Annotated, Any, Literal, Self

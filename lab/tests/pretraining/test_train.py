@@ -21,20 +21,21 @@ from torch import Tensor, nn
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import DataError, OutputPathError, SettingsError
-from tests.conftest import TINY_BACKBONE
-from training.data.images import ImageParts, LabelledImage
-from training.optimisation.batches import LoadedBatches
-from training.optimisation.run import Run
-from training.pretraining.classifier import Classifier, ClassifierObjective
-from training.pretraining.train import (
+from eulerlora_lab.pretraining.classifier import Classifier, ClassifierObjective
+from eulerlora_lab.pretraining.commands import RECIPES
+from eulerlora_lab.pretraining.recipe import PretrainingRecipe, PretrainingStage
+from eulerlora_lab.pretraining.train import (
     PretrainingSet,
     mixed_batches,
     pretrain,
     stage_state_file,
     top_one,
 )
-from training.recipe.file import read_recipe
-from training.recipe.pretraining import PretrainingRecipe, PretrainingStage
+from tests.conftest import TINY_BACKBONE
+from training.data.images import ImageParts, LabelledImage
+from training.optimisation.batches import LoadedBatches
+from training.optimisation.run import Run
+from training.recipe.file import find_recipe, read_recipe, recipe_names
 
 CPU = torch.device("cpu")
 RECIPE_TEXT = """
@@ -164,7 +165,7 @@ def test_states_of_finished_stages_remain_until_the_backbone_is_written(
         raise OSError("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr("training.pretraining.train.save_backbone", crash)
+        broken.setattr("eulerlora_lab.pretraining.train.save_backbone", crash)
         with pytest.raises(OSError, match="disk is full"):
             pretrain(recipe_of(data), data, tmp_path, CPU)
     assert all(stage_state_file(tmp_path, stage).exists() for stage in (0, 1))
@@ -228,6 +229,13 @@ def test_training_continues_from_a_backbone_file(
         read_recipe(path, PretrainingRecipe)
 
 
+@pytest.mark.parametrize("name", recipe_names(RECIPES))
+def test_every_packaged_recipe_is_valid_and_states_its_command(name: str) -> None:
+    path = find_recipe(name, RECIPES)
+    read_recipe(path, PretrainingRecipe)
+    assert f"eulerlora pretrain {name} " in path.read_text()
+
+
 @pytest.mark.parametrize(
     ("override", "named"),
     [
@@ -262,7 +270,7 @@ def test_bad_images_are_skipped_and_recorded_on_request(image_folder: Path, tmp_
 def test_timeout_ends_the_command_which_says_how_to_continue(data: Path, tmp_path: Path) -> None:
     recipe_of(data)
     program = [
-        *("-c", "from training.commands.train import pretrain_command as c; c()"),
+        *("-c", "from eulerlora_lab.pretraining.commands import pretrain_command as c; c()"),
         *(str(data / "tiny.toml"), "--data", str(data), "--out", str(tmp_path), "--device", "cpu"),
         *("--set", "stages.0.epochs=1000000", "--set", "stages.0.state_every_s=0"),
     ]
@@ -296,7 +304,7 @@ def image_set(name: str, labels: list[int], classes: int) -> ImageParts:
 
 
 def test_predictions_of_a_set_come_from_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.pretraining.train.BATCH", 2)
+    monkeypatch.setattr("eulerlora_lab.pretraining.train.BATCH", 2)
     model = Classifier(TINY_BACKBONE, PretrainingStage(epochs=1, image_size=32), (3, 2))
     model.backbone = Brightness()
     with torch.no_grad():
@@ -371,7 +379,7 @@ def test_a_finished_backbone_is_neither_replaced_nor_trained_again_without_a_fla
     out = Path(shutil.copytree(pretrained.parent, tmp_path / "out"))
     content = (out / pretrained.name).read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr("training.pretraining.train.read_dataset", pytest.fail)
+        patched.setattr("eulerlora_lab.pretraining.train.read_dataset", pytest.fail)
         with pytest.raises(SettingsError, match="--restart"):
             pretrain(recipe_of(data), data, out, CPU)
         with pytest.raises(SettingsError, match="another one"):

@@ -15,10 +15,10 @@ from eulerlora.checkpoint.weights import BackboneFile, resized_positions
 from eulerlora.images.preprocess import normalise
 from eulerlora.nn.backbone import POSITIONS, VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
+from eulerlora_lab.pretraining.recipe import PretrainingStage
 from training.data.augmentation import seeded
 from training.optimisation.batches import IGNORED
 from training.optimisation.step import Objective
-from training.recipe.pretraining import PretrainingStage
 
 TEMPERATURE = 0.2
 """Of the contrastive loss."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torchvision.transforms import v2
 
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
@@ -19,13 +20,14 @@ from eulerlora.checkpoint.weights import (
 )
 from eulerlora.settings import Preprocessing, Provenance
 from eulerlora_contract.errors import SettingsError
+from eulerlora_lab.pretraining.classifier import Classifier, ClassifierObjective
+from eulerlora_lab.pretraining.recipe import PretrainingRecipe, PretrainingStage, PretrainingView
 from training.data.augmentation import (
     CPU,
     Transform,
     View,
     camera_view,
     dermoscopy_or_camera_view,
-    everyday_view,
     seeded,
 )
 from training.data.copies import data_digest, image_digests
@@ -48,8 +50,6 @@ from training.optimisation.run import (
     round_parameters,
     run_provenance,
 )
-from training.pretraining.classifier import Classifier, ClassifierObjective
-from training.recipe.pretraining import PretrainingRecipe, PretrainingStage, PretrainingView
 from training.recipe.schema import SOURCE
 
 
@@ -172,6 +172,17 @@ class _PretrainingImages:
         ]
 
 
+def _everyday_view(size: int) -> v2.Compose:
+    """A random view as `camera_view`, for everyday pictures: a crop, a horizontal flip."""
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(size, scale=(0.35, 1.0)),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
+    )
+
+
 def mixed_batches(
     sets: Sequence[PretrainingSet], stage: PretrainingStage, run: Run
 ) -> LoadedBatches:
@@ -182,7 +193,7 @@ def mixed_batches(
     epoch and image only.
     """
     kinds: dict[PretrainingView, View] = {
-        "natural": everyday_view(stage.image_size),
+        "natural": _everyday_view(stage.image_size),
         "cameras": camera_view(stage.image_size),
         "half-cameras": dermoscopy_or_camera_view(Preprocessing(size=stage.image_size)),
     }

@@ -13,15 +13,15 @@ from torchvision.transforms import v2
 from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing
-from tests.conftest import TINY_BACKBONE
-from training.optimisation.batches import IGNORED
-from training.pretraining.classifier import (
+from eulerlora_lab.pretraining.classifier import (
     TEMPERATURE,
     Classifier,
     ClassifierObjective,
     contrastive_loss,
 )
-from training.recipe.pretraining import PretrainingStage
+from eulerlora_lab.pretraining.recipe import PretrainingStage
+from tests.conftest import TINY_BACKBONE
+from training.optimisation.batches import IGNORED
 
 CLASSES = (3, 2)
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
