@@ -17,8 +17,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pydantic import BaseModel
 
-from eulerlora_client.commands.program import program
 from eulerlora_contract.problems import SENT_BY_SERVICE
+from eulerlora_contract.program import program
 from examples.notebooks import cells
 from service.app import create_app
 from service.lifecycle.lifecycle import Lifecycle

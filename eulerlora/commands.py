@@ -15,11 +15,11 @@ import click
 
 from eulerlora.cpu import available_cpus
 from eulerlora.images import MAX_PIXELS_VARIABLE
-from eulerlora_client.commands.program import PATH, SHARE, SamplesParameter
 from eulerlora_contract.errors import ImageError, OutputPathError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
 from eulerlora_contract.processes import protect_memory
+from eulerlora_contract.program import PATH, SHARE, SamplesParameter
 from eulerlora_contract.sampling import AUTO, PRECISIONS, VIEWS
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from eulerlora_client import QuotaExceeded, RetryPolicy, TriageClient
 
-PROGRAM = [sys.executable, "-m", "eulerlora_client"]  # `eulerlora` in a shell
+PROGRAM = [sys.executable, "-m", "eulerlora_contract"]  # `eulerlora` in a shell
 folder = Path("proxy").absolute()
 folder.mkdir()
 keys = folder / "keys.jsonl"

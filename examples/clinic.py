@@ -17,7 +17,7 @@ from pictures import draw_spots
 from eulerlora_client import RetryPolicy, TriageClient
 
 CHECKPOINT = Path(__file__).parents[1] / "eulerlora" / "default"
-PROGRAM = [sys.executable, "-m", "eulerlora_client"]
+PROGRAM = [sys.executable, "-m", "eulerlora_contract"]
 draw_spots(Path("local"))
 
 # %% [markdown]

@@ -37,7 +37,7 @@ for seed in SEEDS:
             "--set", f"training.epochs={EPOCHS}", "--resume", *OPTIONS,
         ]  # fmt: skip
         if not (out / "report" / "report.json").exists():
-            subprocess.run([sys.executable, "-m", "eulerlora_client", *arguments], check=True)
+            subprocess.run([sys.executable, "-m", "eulerlora_contract", *arguments], check=True)
 
 # %% [markdown]
 # **One number for each run.** `predictions.csv.gz` of a report has a row for each test image. The

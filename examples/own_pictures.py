@@ -21,7 +21,7 @@ OPTIONS = os.environ.get("OPTIONS", "").split()
 
 def eulerlora(*arguments: str) -> None:
     """Runs the program `eulerlora`."""
-    subprocess.run([sys.executable, "-m", "eulerlora_client", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "eulerlora_contract", *arguments], check=True)
 
 
 draw_shapes(Path("shapes"))

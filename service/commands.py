@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, configure_openmp
-from eulerlora_client.commands.program import PATH
 from eulerlora_contract.processes import protect_memory
+from eulerlora_contract.program import PATH
 from service.decoding.fork_server import FORK_SERVER
 from service.telemetry.stderr import protect_stderr
 

@@ -73,7 +73,7 @@ def _running_service(log: Path) -> Iterator[str]:
     arguments = ("serve", "--port", "0", "--log-format", "text")
     names = [name for name in os.environ if name.startswith(PREFIX) or name in _MACHINE]
     settings = {name: os.environ[name] for name in names}
-    start = partial(start_python, "eulerlora_client", *arguments, environment=settings)
+    start = partial(start_python, "eulerlora_contract", *arguments, environment=settings)
     with log.open("wb") as stderr, start(stderr=stderr) as process:
         try:
             while not (ready := _READY.search(log.read_text())):

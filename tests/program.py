@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from eulerlora_client.commands.program import main
+from eulerlora_contract.program import main
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def serving(
 def _serve(
     words: list[str], log: Path, change: Callable[[], object], control: socket.socket
 ) -> None:
-    from eulerlora_client.__main__ import main  # noqa: PLC0415 - only in the server
+    from eulerlora_contract.__main__ import main  # noqa: PLC0415 - only in the server
 
     FORK_SERVER._control = control
     os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), sys.stderr.fileno())

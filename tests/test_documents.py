@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from eulerlora_client.commands.program import program
+from eulerlora_contract.program import program
 from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[1]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-PROGRAM = "from eulerlora_client.commands.program import program"
+PROGRAM = "from eulerlora_contract.program import program"
 ABSENT = {
     "import eulerlora, eulerlora.commands": {"torch", "pydantic", "PIL"},
     "from eulerlora import EulerLoRA; EulerLoRA.default('cpu')": {"torchvision", "torch._dynamo"},

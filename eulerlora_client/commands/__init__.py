@@ -1,1 +1,1 @@
-"""The `eulerlora` program and the commands of the client."""
+"""The commands of the client."""

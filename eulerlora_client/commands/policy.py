@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora_client.commands.program import INPUT_FILE, PATH, POLICY_ENTRY_POINTS, SHARE, Program
 from eulerlora_contract.printable import printable
+from eulerlora_contract.program import INPUT_FILE, PATH, POLICY_ENTRY_POINTS, SHARE, Program
 
 if TYPE_CHECKING:
     from eulerlora_client.monitoring import LoggedAnswer, Outcome, OutcomeSummary, Promise

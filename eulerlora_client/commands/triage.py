@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from eulerlora_client.commands.program import INPUT_FILE, PATH, SHARE, SamplesParameter
 from eulerlora_contract.printable import printable
+from eulerlora_contract.program import INPUT_FILE, PATH, SHARE, SamplesParameter
 from eulerlora_contract.sampling import MODES, Auto, Mode
 
 if TYPE_CHECKING:

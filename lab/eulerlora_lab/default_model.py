@@ -99,7 +99,9 @@ def train(name: str, data: Path, out: Path) -> Path:
             weights = os.path.relpath(data / GENERAL_BACKBONE, RECIPE.parent)
             words += ["--set", f"backbone.weights={weights}"]
         # with this program's number of threads and cache
-        with start_python("eulerlora_client", *map(str, words), environment=os.environ) as process:
+        with start_python(
+            "eulerlora_contract", *map(str, words), environment=os.environ
+        ) as process:
             if process.wait():
                 raise SystemExit(f"the training of {name} failed")
     return folder

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora_client.commands.program import INPUT_FILE
 from eulerlora_contract.printable import printable
 from eulerlora_contract.processes import protect_memory
+from eulerlora_contract.program import INPUT_FILE
 
 if TYPE_CHECKING:
     from service.audit.file import Record

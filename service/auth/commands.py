@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora_client.commands.program import PATH
 from eulerlora_contract.processes import protect_memory
+from eulerlora_contract.program import PATH
 
 if TYPE_CHECKING:  # imported at run time only by the commands that need it
     from service.auth.keys import ActiveKey

@@ -7,9 +7,9 @@ from unittest.mock import patch
 import numpy as np
 from PIL import Image
 
-from eulerlora_client.commands import program as program_module
 from eulerlora_client.commands.triage import triage_command
 from eulerlora_client.report.ranking import TriageRow
+from eulerlora_contract import program as program_module
 from eulerlora_contract.answers import Disposition, Prediction, Reason, TriageResult
 from eulerlora_contract.policy.policy import Decision, Policy, default_policy, default_policy_text
 from eulerlora_contract.policy.results import policy_description, triage_result

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, configure_openmp, views_option
-from eulerlora_client.commands.program import PATH
+from eulerlora_contract.program import PATH
 from eulerlora_contract.sampling import SAMPLERS
 from training.commands.options import COVERAGES, data_option, image_options
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import CHECKPOINT, configure_openmp, views_option
-from eulerlora_client.commands.program import PATH
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.program import PATH
 from eulerlora_contract.sampling import (
     SAMPLERS,
     PrecisionChoice,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, max_pixels_option
-from eulerlora_client.commands.program import PATH, SHARE
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.program import PATH, SHARE
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, Auto
 
 if TYPE_CHECKING:

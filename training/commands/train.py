@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import check_outside, configure_openmp, max_pixels_option
-from eulerlora_client.commands.program import PATH, terminated
 from eulerlora_contract.errors import CheckpointError, NonFiniteError, StorageError
+from eulerlora_contract.program import PATH, terminated
 from training.commands.options import (
     Command,
     device_option,

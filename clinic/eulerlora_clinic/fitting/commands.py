@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import CHECKPOINT, check_outside, configure_openmp
-from eulerlora_client.commands.program import PATH, SHARE, SamplesParameter
+from eulerlora_contract.program import PATH, SHARE, SamplesParameter
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, Auto
 from training.commands.options import (
     COVERAGES,

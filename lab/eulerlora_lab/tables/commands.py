@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import configure_openmp
-from eulerlora_client.commands.program import PATH
 from eulerlora_contract.errors import DataError, SettingsError
+from eulerlora_contract.program import PATH
 
 if TYPE_CHECKING:
     from eulerlora_lab.tables.table import ResultTable, TableRun

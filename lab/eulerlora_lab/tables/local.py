@@ -76,7 +76,7 @@ def training_of(run: "TableRun", data: Path, device: str) -> TrainingCommand:
         *("--variant", str(run.recipe.variant), "--data", str(data), "--out", str(run.out)),
         *("--device", device, "--resume", *overrides),
     )
-    command = python_command("eulerlora_client", *arguments)
+    command = python_command("eulerlora_contract", *arguments)
     return TrainingCommand(run.name, command, run.log, run.report_file)
 
 

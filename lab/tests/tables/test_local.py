@@ -196,7 +196,7 @@ def test_a_run_survives_a_killed_program_and_is_not_started_twice(
 def test_the_training_command_repeats_the_settings_and_resumes(tmp_path: Path) -> None:
     run = runs_of(read_table("cifar10"), [42], ["training.workers=2"], tmp_path)[0]
     assert training_of(run, Path("data"), "cuda:1").command == (
-        *python_command("eulerlora_client", "train"), str(read_table("cifar10").recipe_path),
+        *python_command("eulerlora_contract", "train"), str(read_table("cifar10").recipe_path),
         "--variant", "single", "--data", "data", "--out", str(run.out),
         "--device", "cuda:1", "--resume", "--set", "training.workers=2", "--set", "seed=42",
     )  # fmt: skip

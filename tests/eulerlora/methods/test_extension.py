@@ -21,7 +21,7 @@ PROGRAM = """\
 import json, sys
 from pathlib import Path
 from fastapi.testclient import TestClient
-from eulerlora_client.commands.program import program
+from eulerlora_contract.program import program
 from eulerlora.model import EulerLoRA
 from service.app import create_app
 from service.inference.engine import ServedModel, ServedModels

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from eulerlora_client.commands import program
 from eulerlora_client.commands.policy import (
     check_command,
     monitor_command,
@@ -19,6 +18,7 @@ from eulerlora_client.commands.policy import (
     promise_of,
     show_command,
 )
+from eulerlora_contract import program
 from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
 from eulerlora_contract.policy.policy import (

@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 
 from eulerlora_client.client import TriageClient
-from eulerlora_client.commands import program as program_module
 from eulerlora_client.commands.triage import decide_command, triage_command
+from eulerlora_contract import program as program_module
 from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult
 from eulerlora_contract.policy.policy import default_policy_text
 from eulerlora_contract.policy.results import WARNING
@@ -281,7 +281,7 @@ def test_a_signal_during_a_request_ends_the_run_with_its_files_written(
     file = tmp_path / "rows.csv"
     options = ("--url", server.url, "--policy", policy, "--csv", file, "--model", "tiny")
     process = subprocess.Popen(
-        [sys.executable, "-m", "eulerlora_client", "triage", *map(str, (folder, *options))],
+        [sys.executable, "-m", "eulerlora_contract", "triage", *map(str, (folder, *options))],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -302,7 +302,7 @@ DRIVER = """
 import os, signal, sys
 from pathlib import Path
 from tests.training.commands import test_interrupted_writes as tests
-from eulerlora_client.commands.program import main
+from eulerlora_contract.program import main
 
 left = int(sys.argv.pop(1))
 def notify(event):

@@ -21,7 +21,7 @@ from tests.training.conftest import set_options, write_recipe
 from training.adaptation.train import state_file
 from training.optimisation.run import stored_steps
 
-PROGRAM = [sys.executable, "-m", "eulerlora_client"]
+PROGRAM = [sys.executable, "-m", "eulerlora_contract"]
 TIMEOUT_S = 300
 SHORT = ("data.path=train", "evaluation.ood=[]", "evaluation.calibrated=[1]")
 LONG = (*SHORT, "training.epochs=40", "training.state_every_s=0")
@@ -121,7 +121,7 @@ def test_a_signal_before_the_first_step_ends_a_run_with_one_line(
 
 REPLACES_EXIT = """
 import os, signal, sys
-from eulerlora_client.commands.program import main
+from eulerlora_contract.program import main
 from training.adaptation import train
 
 def replace_exit(*_args):

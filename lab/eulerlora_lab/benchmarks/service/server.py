@@ -105,7 +105,7 @@ def eulerlora_server(options: Sequence[str] = ()) -> AbstractContextManager[Serv
     state a precision.
     """
     port = free_port()
-    command = ["-m", "eulerlora_client", "serve", "--port", str(port), "--precision", "float32"]
+    command = ["-m", "eulerlora_contract", "serve", "--port", str(port), "--precision", "float32"]
     trusted = {"EULERLORA_SERVE_TRUSTED_PROXIES": "127.0.0.1"}  # clients name themselves
     return server_process([*command, *options], port, "/readyz", environment=trusted)
 

@@ -15,7 +15,7 @@ import click
 import pytest
 import torch
 
-from eulerlora_client.commands import program
+from eulerlora_contract import program
 from tests.program import run
 
 
@@ -114,7 +114,7 @@ from importlib.metadata import entry_points
 before = set(sys.modules)
 main = script.load()
 assert "click" not in set(sys.modules) - before
-import eulerlora_client.commands.program as program
+import eulerlora_contract.program as program
 program.main = lambda: print(signal.getsignal(signal.SIGHUP).name)
 main()
 """
@@ -134,7 +134,7 @@ def test_the_service_ignores_sighup_before_the_program_is_imported(arguments, ha
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     image = tmp_path / "image.png"
     image.touch()
-    command = "from eulerlora_client.commands.program import main; main()"
+    command = "from eulerlora_contract.program import main; main()"
     arguments = ["--debug", "predict", str(tmp_path / "absent"), str(image)]
     done = subprocess.run(
         [sys.executable, "-c", command, *arguments], capture_output=True, text=True, check=False
@@ -144,7 +144,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "CheckpointError" in done.stderr
 
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 LINE = "eulerlora: work requires the module absent_module, which is not installed; "
 
 
@@ -205,7 +205,7 @@ def hiding(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
 def test_a_file_of_the_working_folder_hides_no_package(hiding: tuple[Path, str], tmp_path) -> None:
     _, command = hiding
     done = subprocess.run(
-        [sys.executable, "-m", "eulerlora_client", command, "--help"],
+        [sys.executable, "-m", "eulerlora_contract", command, "--help"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -216,7 +216,7 @@ def test_a_file_that_hides_a_package_is_named(hiding: tuple[Path, str], tmp_path
     file, command = hiding
     file.write_text("")
     done = subprocess.run(
-        [sys.executable, "-m", "eulerlora_client", command, "--help"],
+        [sys.executable, "-m", "eulerlora_contract", command, "--help"],
         cwd="/", env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -233,6 +233,7 @@ def test_a_file_that_hides_a_package_is_named(hiding: tuple[Path, str], tmp_path
         (["serve", "checkpoint/", "--port", "1"], "eulerlora[serve]"),
         (["predict"], "eulerlora"),
         (["train", "--help"], "eulerlora[train]"),
+        (["triage", "lesion.jpg"], "eulerlora-client"),
     ],
 )
 def test_a_command_of_the_other_distribution_says_what_to_install(
@@ -246,12 +247,13 @@ def test_a_command_of_the_other_distribution_says_what_to_install(
 
 def test_the_commands_of_the_other_distribution_are_its_entry_points() -> None:
     declared: dict[str, dict[str, set[str]]] = {}
-    for folder in (ROOT, ROOT / "clinic", ROOT / "lab"):
+    for folder in (ROOT, ROOT / "eulerlora_client", ROOT / "clinic", ROOT / "lab"):
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         for group, targets in project["entry-points"].items():
             for name, target in targets.items():
                 distribution = project["name"] + target.partition(" ")[2]
                 declared.setdefault(group, {}).setdefault(distribution, set()).add(name)
+    del declared[program.POLICY_ENTRY_POINTS]["eulerlora-client"]  # it has `policy` itself
     for group, named in program.OTHER_DISTRIBUTION.items():
         assert {extra: set(names) for extra, names in named.items()} == declared[group]
 

@@ -1,11 +1,11 @@
-"""The start of the `eulerlora` program, also as `python -m eulerlora_client`."""
+"""The start of the `eulerlora` program, also as `python -m eulerlora_contract`."""
 
 import signal
 import sys
 
 
 def main() -> None:
-    """Runs the program; see `eulerlora_client.commands.program.main`."""
+    """Runs the program; see `eulerlora_contract.program.main`."""
     if "serve" in sys.argv[1:3]:
         # A request to reload, which would end the process until the service can handle it. First,
         # because the imports of the program take a moment.
@@ -13,7 +13,7 @@ def main() -> None:
     from eulerlora_contract.processes import module_path  # noqa: PLC0415
 
     sys.path[:] = module_path()  # a `training/` or `service.py` of the working folder is not ours
-    from eulerlora_client.commands import program  # noqa: PLC0415
+    from eulerlora_contract import program  # noqa: PLC0415
 
     program.main()
 

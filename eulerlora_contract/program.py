@@ -27,14 +27,15 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": ("train", "evaluate", "calibrate", "card", "seeds"),
         "eulerlora-clinic[train]": ("site",),
+        "eulerlora-client": ("triage", "decide", "policy", "monitor"),
         "eulerlora-lab": ("pretrain", "reproduce"),
     },
     POLICY_ENTRY_POINTS: {"eulerlora-clinic[train]": ("fit",)},
 }  # fmt: skip
-"""What to install for the commands that an installation of the client alone does not have."""
+"""What to install for the commands that an installation does not have."""
 
 _MAX_SHORT_HELP = 100  # characters
-_NO_MEMORY = "OutOfMemoryError"  # of torch, which the client does not need
+_NO_MEMORY = "OutOfMemoryError"  # of torch, which not every installation has
 
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "decide", "export"),
@@ -177,7 +178,7 @@ def _hiding_place(package: str) -> Path | None:
     file = Path(spec.origin or next(iter(spec.submodule_search_locations or ())))
     place = file.parent if file.name == "__init__.py" else file
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = {Path(folder).resolve() for folder in ("", *added)} - {Path(__file__).parents[2]}
+    folders = {Path(folder).resolve() for folder in ("", *added)} - {Path(__file__).parents[1]}
     return place if place.parent.resolve() in folders else None
 
 
