@@ -35,6 +35,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "lab/docs/generated-images.md": "how-to/generated-images.md",
     "lab/docs/pretraining.md": "how-to/pretraining.md",
     "lab/docs/protocols.md": "results/studies.md",
     "lab/results/rates.svg": "results/rates.svg",

@@ -61,5 +61,5 @@ print(*(warning.message for warning in other.warnings), sep="\n")
 
 # %% [markdown]
 # `eulerlora calibrate CHECKPOINT --data DIR` sets the thresholds, and `eulerlora evaluate
-# CHECKPOINT --data DIR --ood generated` measures them on noise, colours, text and changed cameras
+# CHECKPOINT --data DIR --ood DIR/other` measures them on other pictures
 # ([evaluate](../docs/how-to/evaluate.md)). Next: [a clinic's calibration and monitor](clinic.py).

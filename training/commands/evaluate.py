@@ -60,8 +60,8 @@ _MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     "--ood",
     multiple=True,
     metavar="[GROUP:]SET",
-    help="Out-of-distribution images: a folder, an archive, a generated set, or all `generated` "
-    "sets. GROUP: far (default), near or shifted. Repeat it for several sets.",
+    help="Out-of-distribution images: a folder, an archive, or with eulerlora-lab a generated set "
+    "or all `generated` sets. GROUP: far (default), near or shifted. Repeat it for several sets.",
 )
 @click.option(
     "--ood-images",

@@ -6,8 +6,8 @@ name belongs to.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
@@ -18,18 +18,11 @@ from training.data.dataset import DERMATOSCOPY, PHOTOGRAPHS
 from training.data.datasets import read_ood_set
 from training.data.images import LabelledImage, OodGroup, OodSet
 from training.data.registry import DATA_SETS, IMAGES, OodSettings
-from training.evaluation.generated_images import (
-    PICTURES,
-    SHIFTS,
-    digits,
-    pictures,
-    plain_skin,
-    with_shift,
-)
 from training.evaluation.report_schema import TEST
 
 _GROUPS: tuple[OodGroup, ...] = get_args(OodGroup)
 _ALL_GENERATED = "generated"
+_ENTRY_POINTS = "eulerlora.ood_sets"
 
 _FAMILIES: Mapping[str, str] = {
     **dict.fromkeys(
@@ -40,20 +33,23 @@ _FAMILIES: Mapping[str, str] = {
 """What data sets beside those of the registry show, by a part of their names."""
 
 
-def _drawn(_test: Sequence[LabelledImage], name: str) -> Sequence[LabelledImage]:
-    return pictures(name, PICTURES[name])
+@dataclass(frozen=True)
+class GeneratedSet:
+    """A set that needs no files: it draws pictures, or changes those of the test part.
+
+    Installed distributions add sets: an entry point of the group `eulerlora.ood_sets` names a
+    mapping of them.
+    """
+
+    group: OodGroup
+    images: Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]  # from the test part
 
 
-_MakeImages = Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
-"""Makes the images of a generated set from the test part of the data set."""
+def generated_sets() -> dict[str, GeneratedSet]:
+    """The generated sets of all installed distributions by name."""
+    points = entry_points(group=_ENTRY_POINTS)
+    return {name: made for point in points for name, made in point.load().items()}
 
-GENERATED: Mapping[str, tuple[OodGroup, _MakeImages]] = {
-    **{name: ("far", partial(_drawn, name=name)) for name in PICTURES},
-    "digits-8x8": ("far", lambda _: digits()),
-    "plain-skin": ("far", plain_skin),
-    **{name: ("shifted", partial(with_shift, name=name)) for name in SHIFTS},
-}
-"""Group and images of the sets without files; the shifted ones show lesions of the test part."""
 
 _OodSource = str | Path
 """The name of a generated set, or an absolute path."""
@@ -95,7 +91,8 @@ def read_ood_sets(
             stored = read_ood_set(settings, Path(), skip_bad)
             sets.append(replace(stored, name=names[source]))
         else:
-            sets.append(OodSet(source, GENERATED[source][1](test), {}, group, True))
+            images = generated_sets()[source].images(test)
+            sets.append(OodSet(source, images, {}, group, True))
     return sets
 
 
@@ -114,8 +111,8 @@ def recipe_ood_sets(
 
 def _sources(argument: str) -> dict[_OodSource, OodGroup]:
     group, name = _parsed(argument)
-    made = {generated: of for generated, (of, _) in GENERATED.items()}
-    if name == _ALL_GENERATED:
+    made: dict[_OodSource, OodGroup] = {key: of.group for key, of in generated_sets().items()}
+    if name == _ALL_GENERATED and made:
         return {generated: of for generated, of in made.items() if group in (None, of)}
     if name in made:
         if group not in (None, made[name]):
@@ -125,9 +122,10 @@ def _sources(argument: str) -> dict[_OodSource, OodGroup]:
         return {name: made[name]}
     path = Path(name)
     if not name or not path.exists():
+        names = ", ".join((_ALL_GENERATED, *map(str, made)))
+        others = f"one of {names}" if made else "with eulerlora-lab installed, a generated set"
         raise DataError(
-            f"--ood {argument}: expected a folder, an archive or one of {_ALL_GENERATED}, "
-            f"{', '.join(GENERATED)}; got no such file"
+            f"--ood {argument}: expected a folder, an archive or {others}; got no such file"
         )
     return {path.absolute(): group or "far"}
 
@@ -149,8 +147,9 @@ def _parsed(argument: str) -> tuple[OodGroup | None, str]:
 def _distinct_names(paths: Sequence[Path]) -> dict[Path, str]:
     """A name for each absolute path: its last components that no other set has."""
     names: dict[Path, str] = {}
+    reserved = {TEST, *generated_sets()}
     for path in paths:
-        taken = {TEST, *GENERATED, *names.values()}
+        taken = reserved | set(names.values())
         starts = range(len(path.parts) - 1, -1, -1)
         endings = (printable("/".join(path.parts[start:])) for start in starts)
         names[path] = next(name for name in endings if name not in taken)

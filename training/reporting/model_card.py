@@ -18,7 +18,7 @@ from eulerlora_contract.progress import format_duration
 from training.data.dataset import IMAGENET, DataSet
 from training.data.registry import DATA_SETS
 from training.evaluation.intervals import CONFIDENCE
-from training.evaluation.ood_sets import GENERATED
+from training.evaluation.ood_sets import generated_sets
 from training.evaluation.report_schema import Report, read_report
 from training.recipe.archives import archive_names
 from training.recipe.file import RECIPES
@@ -509,7 +509,7 @@ def _evaluation_options(config: CheckpointConfig, report: Report) -> str:
 
 def _ood_arguments(report: Report) -> list[str]:
     generated = {name for name, facts in report.ood_sets.items() if facts.generated}
-    arguments = ["generated"] if generated == GENERATED.keys() else sorted(generated)
+    arguments = ["generated"] if generated == generated_sets().keys() else sorted(generated)
     return arguments + [
         shlex.quote(f"{facts.group}:DIR/{name}")
         for name, facts in report.ood_sets.items()

@@ -5,6 +5,7 @@ The relation of a set to the data in a checkpoint's provenance.
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,8 @@ from eulerlora_contract.errors import DataError, EulerLoRAError, SettingsError
 from tests.conftest import config_of, random_network
 from training.data.images import OUTSIDE, LabelledImage, OodSet
 from training.data.registry import OodSettings
-from training.evaluation.generated_images import SHIFTS
 from training.evaluation.ood_sets import (
-    GENERATED,
+    GeneratedSet,
     ood_sources,
     read_ood_sets,
     recipe_ood_sets,
@@ -29,6 +29,19 @@ TEST = [
     LabelledImage("a", torch.full((3, 30, 40), 200, dtype=torch.uint8), 1, cluster="lesion"),
     LabelledImage("b", torch.full((3, 30, 40), 180, dtype=torch.uint8), 0),
 ]
+
+
+GENERATED = {
+    "noise": GeneratedSet("far", lambda test: test[:1]),
+    "darker": GeneratedSet("shifted", lambda test: test),
+}
+"""What the entry point of a distribution names."""
+
+
+@pytest.fixture(autouse=True)
+def distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = SimpleNamespace(load=lambda: GENERATED)
+    monkeypatch.setattr("training.evaluation.ood_sets.entry_points", lambda **_: [point])
 
 
 def sets(arguments: Sequence[str]) -> list[OodSet]:
@@ -48,16 +61,19 @@ def test_a_path_is_far_unless_its_group_is_given(image_folder: Path) -> None:
 
 
 def test_generated_stands_for_all_generated_sets_or_those_of_a_group() -> None:
-    assert list(groups(["generated"])) == list(GENERATED)
-    assert set(groups(["shifted:generated"])) == set(SHIFTS)
-    assert groups(["far:generated", "darker", "noise"]) == {
-        "noise": "far",
-        "solid-colours": "far",
-        "rendered-text": "far",
-        "digits-8x8": "far",
-        "plain-skin": "far",
-        "darker": "shifted",
-    }
+    assert groups(["generated"]) == {"noise": "far", "darker": "shifted"}
+    assert groups(["shifted:generated"]) == {"darker": "shifted"}
+    (noise,) = sets(["noise"])
+    assert (noise.group, noise.generated, noise.images) == ("far", True, TEST[:1])
+
+
+@pytest.mark.parametrize("argument", ["generated", "noise"])
+def test_without_generated_sets_the_error_names_the_distribution_that_has_some(
+    argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.evaluation.ood_sets.entry_points", lambda **_: [])
+    with pytest.raises(DataError, match="eulerlora-lab"):
+        ood_sources([argument])
 
 
 def test_paths_of_one_name_get_distinct_names(

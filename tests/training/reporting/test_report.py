@@ -28,7 +28,7 @@ from eulerlora_contract.answers import ScoreThreshold
 from tests.markdown import code_blocks
 from tests.training.evaluation.test_evaluate import dataset, labelled, value
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
-from training.data.images import LabelledImage
+from training.data.images import LabelledImage, OodSet
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Estimate, Proportion
@@ -300,8 +300,9 @@ def predicted(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
     """With one folder and one generated set."""
     test = labelled(image_folder / "test", [0, 1, 2])
     model = model_with_all_scores(checkpoint_folder, test)
-    arguments = [f"near:{image_folder / 'other'}", "colour-inverted"]
-    ood = read_ood_sets(ood_sources(arguments), test)
+    inverted = [replace(image, source=255 - image.pixels()) for image in test]
+    ood = read_ood_sets(ood_sources([f"near:{image_folder / 'other'}"]), test)
+    ood.append(OodSet("colour-inverted", inverted, {}, "shifted", generated=True))
     options = [model.options(), model.options("stoch", 4)]
     return evaluate(model, dataset(model, test), ood, options)
 

@@ -23,6 +23,7 @@ from torchvision.transforms.v2 import functional as F
 from eulerlora.images.preprocess import content_seed
 from training.data.augmentation import CPU, seeded
 from training.data.images import OUTSIDE, LabelledImage, evenly_spaced
+from training.evaluation.ood_sets import GeneratedSet
 
 _Pixels = NDArray[np.uint8]
 _DrawPicture = Callable[[Generator], _Pixels]
@@ -302,3 +303,16 @@ SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "pasted-lesion": _paste_lesion,
 }
 """Strong changes by name of the set; colour-rotated shows red as green, green as blue."""
+
+
+def _drawn(_test: Sequence[LabelledImage], name: str) -> Sequence[LabelledImage]:
+    return pictures(name, PICTURES[name])
+
+
+GENERATED: Mapping[str, GeneratedSet] = {
+    **{name: GeneratedSet("far", partial(_drawn, name=name)) for name in PICTURES},
+    "digits-8x8": GeneratedSet("far", lambda _: digits()),
+    "plain-skin": GeneratedSet("far", plain_skin),
+    **{name: GeneratedSet("shifted", partial(with_shift, name=name)) for name in SHIFTS},
+}
+"""The sets for `--ood`; the shifted ones show lesions of the test part."""

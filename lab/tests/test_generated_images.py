@@ -14,8 +14,8 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from training.data.images import OUTSIDE, LabelledImage
-from training.evaluation.generated_images import (
+from eulerlora_lab.generated_images import (
+    GENERATED,
     IMAGES,
     PICTURES,
     SHIFTS,
@@ -27,8 +27,16 @@ from training.evaluation.generated_images import (
     shifted,
     with_shift,
 )
+from training.data.images import OUTSIDE, LabelledImage
+from training.evaluation.ood_sets import ood_sources
 
 SETS = (*(partial(pictures, name, kinds) for name, kinds in PICTURES.items()), digits)
+
+
+def test_evaluate_knows_all_sets_and_those_of_a_group() -> None:
+    assert ood_sources(["generated"]) == {name: made.group for name, made in GENERATED.items()}
+    assert set(ood_sources(["shifted:generated"])) == set(SHIFTS)
+    assert ood_sources(["far:generated"]).keys() == GENERATED.keys() - SHIFTS.keys()
 
 
 @pytest.mark.parametrize("make", SETS)
