@@ -45,7 +45,7 @@ COPY eulerlora_client eulerlora_client
 COPY eulerlora eulerlora
 COPY service service
 COPY clinic clinic
-RUN pip install --no-deps --no-build-isolation ./eulerlora_client . ./clinic \
+RUN pip install --no-deps --no-build-isolation ./eulerlora_contract ./eulerlora_client . ./clinic \
     && pip uninstall --yes pip
 # The list of components, made by a program that does not get into the image.
 COPY requirements/sbom.lock requirements/

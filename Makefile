@@ -6,8 +6,8 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
-# The client, the rest of the core, the clinic and the laboratory are distributions of one repository.
-PROJECTS := eulerlora_client/pyproject.toml pyproject.toml clinic/pyproject.toml
+# The contract, the client, the rest of the core, the clinic and the laboratory are distributions of one repository.
+PROJECTS := eulerlora_contract/pyproject.toml eulerlora_client/pyproject.toml pyproject.toml clinic/pyproject.toml
 LAB := lab/pyproject.toml
 CLIENT_LOCK := requirements/client.lock
 SERVE_LOCK := requirements/serve.lock
@@ -39,7 +39,7 @@ else
 install = $(INSTALL_HASHED) $(1)
 endif
 INSTALL_PROJECTS := $(PIP_INSTALL) --quiet --no-deps --no-build-isolation \
-  --editable ./eulerlora_client --editable . --editable ./clinic
+  --editable ./eulerlora_contract --editable ./eulerlora_client --editable . --editable ./clinic
 INSTALL_LAB := $(INSTALL_PROJECTS) --editable ./lab
 
 # Each worker computes with one thread. A worker takes tests from the other's share when it has
@@ -154,7 +154,7 @@ $(DOCS): $(TESTS) $(DOCS_LOCK)
 # its newest version.
 UPGRADE ?=
 COMPILE := $(UV) pip compile --quiet $(UPGRADE) --python-version 3.11 --generate-hashes \
-  --custom-compile-command "make lock" --no-emit-package eulerlora-client
+  --custom-compile-command "make lock" --no-emit-package eulerlora-client --no-emit-package eulerlora-contract
 COMPILE_PROJECT := $(COMPILE) --group pyproject.toml:build
 
 $(UV): $(UV_LOCK)
@@ -168,7 +168,8 @@ lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
 	$(COMPILE_PROJECT) --extra serve --extra hub --extra dicom --extra signing --output-file $(SERVE_LOCK) pyproject.toml
 	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
 	  eulerlora_client/pyproject.toml
-	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) pyproject.toml
+	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) \
+	  pyproject.toml eulerlora_client/pyproject.toml
 	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra all --extra ray \
 	  --group pyproject.toml:development --output-file $(TEST_LOCK) pyproject.toml
 	$(COMPILE) --constraint $(TEST_LOCK) --group pyproject.toml:docs --output-file $(DOCS_LOCK)
@@ -181,7 +182,7 @@ LOWEST_PYTHON ?= python3.11
 test-lowest: $(UV) ## run the tests with the lowest versions that the requirements allow
 	$(UV) venv --quiet --clear --python $(LOWEST_PYTHON) build/lowest
 	$(UV) pip install --quiet --python build/lowest --resolution lowest-direct --group test \
-	  --editable ./eulerlora_client --editable '.[all,ray]' --editable ./clinic \
+	  --editable ./eulerlora_contract --editable ./eulerlora_client --editable '.[all,ray]' --editable ./clinic \
 	  --editable ./lab
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest --numprocesses $(WORKERS) \
 	  --dist worksteal -m "not slow"
@@ -192,26 +193,32 @@ BUILD := $(UV) build --quiet --out-dir dist --build-constraints $(CLIENT_LOCK) -
 .PHONY: dist
 dist: $(UV) ## build the wheels of all distributions and the sources of `eulerlora` in dist/
 	rm -rf dist
+	$(BUILD) --wheel eulerlora_contract
 	$(BUILD) --wheel eulerlora_client
 	$(BUILD)
 	$(BUILD) --wheel clinic
 	$(BUILD) --wheel lab
 
 .PHONY: test-dist
-test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client, the service, the clinic, the laboratory
+test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client, the method, the service, the clinic, the laboratory
 	$(UV) venv --quiet --clear --python $(PYTHON) build/client
-	$(UV) pip install --quiet --python build/client dist/eulerlora_client-*.whl
+	$(UV) pip install --quiet --python build/client dist/eulerlora_contract-*.whl \
+	  dist/eulerlora_client-*.whl
 	cd build && client/bin/eulerlora policy show >/dev/null && ! client/bin/python -c "import torch"
+	$(UV) venv --quiet --clear --python $(PYTHON) build/core
+	$(UV) pip install --quiet --python build/core dist/eulerlora_contract-*.whl dist/eulerlora-*.whl
+	cd build && core/bin/eulerlora predict --help >/dev/null && core/bin/python -c "from eulerlora import adapt" \
+	  && ! core/bin/python -c "import httpx" && ! core/bin/python -c "import tqdm"
 	$(UV) venv --quiet --clear --python $(PYTHON) build/service
-	$(UV) pip install --quiet --python build/service dist/eulerlora_client-*.whl \
+	$(UV) pip install --quiet --python build/service dist/eulerlora_contract-*.whl dist/eulerlora_client-*.whl \
 	  "$$(echo dist/eulerlora-*.whl)[serve]"
 	cd build && service/bin/eulerlora demo
 	$(UV) venv --quiet --clear --python $(PYTHON) build/clinic
-	$(UV) pip install --quiet --python build/clinic dist/eulerlora_client-*.whl \
+	$(UV) pip install --quiet --python build/clinic dist/eulerlora_contract-*.whl dist/eulerlora_client-*.whl \
 	  dist/eulerlora-*.whl "$$(echo dist/eulerlora_clinic-*.whl)[train]"
 	cd build && clinic/bin/eulerlora site fit --help >/dev/null
 	$(UV) venv --quiet --clear --python $(PYTHON) build/lab
-	$(UV) pip install --quiet --python build/lab dist/eulerlora_client-*.whl \
+	$(UV) pip install --quiet --python build/lab dist/eulerlora_contract-*.whl dist/eulerlora_client-*.whl \
 	  dist/eulerlora-*.whl dist/eulerlora_clinic-*.whl dist/eulerlora_lab-*.whl
 	cd build && lab/bin/eulerlora reproduce --help >/dev/null
 
@@ -228,7 +235,7 @@ image-test: ## build the container image, start it read-only under an unknown us
 
 .PHONY: clean
 clean: ## remove the environment, the caches and the build products
-	rm -rf $(VENV) build dist mutants eulerlora.egg-info eulerlora_client.egg-info clinic/*.egg-info lab/*.egg-info \
-	  eulerlora_client/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist mutants *.egg-info clinic/*.egg-info lab/*.egg-info \
+	  eulerlora_client/build eulerlora_contract/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find clinic deploy eulerlora eulerlora_client eulerlora_contract lab service tests training \
 	  -name __pycache__ -prune -exec rm -rf {} +

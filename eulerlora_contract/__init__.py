@@ -6,7 +6,7 @@ It needs neither PyTorch nor FastAPI.
 import sys
 
 __version__ = "0.1.0"
-"""Of both distributions."""
+"""Of all distributions."""
 
 if sys.platform != "linux":  # file locks, sandboxed decoders
     raise ImportError(f"EulerLoRA runs on Linux, got {sys.platform}: use a container or WSL")

@@ -45,7 +45,7 @@ class EulerLoraWrapper(LoraWrapper):
 # **Install it.** In BAG's environment, which then has PEFT 0.21 and transformers 5.18 or newer
 # instead of the versions that BAG locks (EULERLORA is a checkout of this repository):
 #
-#     pip install EULERLORA/eulerlora_client 'EULERLORA[peft]'
+#     pip install EULERLORA/eulerlora_contract 'EULERLORA[peft]'
 #     cp EULERLORA/examples/bayesian_adaptation_gym.py .
 #
 # and in BAG's `conf/lora/wrapper/eulerlora.yaml`:

@@ -8,7 +8,7 @@ https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2.
 
     python language_model.py DATA --encoder FOLDER
 
-It needs `pip install ./eulerlora_client '.[peft,train]'` in a checkout. A run that was stopped
+It needs `pip install ./eulerlora_contract '.[peft,train]'` in a checkout. A run that was stopped
 continues from its results.
 """
 

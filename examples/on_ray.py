@@ -1,7 +1,7 @@
 """Serve on Ray.
 
 Run the service as an application of Ray Serve on this machine, ask it, and stop it. It needs
-`pip install ./eulerlora_client '.[serve,ray]'` in a checkout.
+`pip install ./eulerlora_contract ./eulerlora_client '.[serve,ray]'` in a checkout.
 """
 
 # %% [markdown]

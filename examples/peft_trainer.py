@@ -1,7 +1,7 @@
 """Fine-tune with PEFT and Trainer.
 
 EulerLoRA as a method of PEFT, trained by transformers' `Trainer`; it needs
-`pip install ./eulerlora_client '.[peft]' accelerate` in a checkout.
+`pip install ./eulerlora_contract '.[peft]' accelerate` in a checkout.
 """
 
 # %% [markdown]

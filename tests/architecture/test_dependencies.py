@@ -50,7 +50,7 @@ def normalized(distributions: list[str]) -> set[str]:
 def declared(package: str) -> set[str]:
     """Returns the distributions that a package may import."""
     if package in {"eulerlora_client", "eulerlora_contract"}:
-        return names(project("eulerlora_client")["dependencies"])
+        return names(project(package)["dependencies"]) | contract()
     chosen = {
         "service": ["serve", "dicom"],
         "training": ["train"],
@@ -58,7 +58,13 @@ def declared(package: str) -> set[str]:
     }
     extras = project()["optional-dependencies"]
     optional = [requirement for extra in chosen[package] for requirement in extras[extra]]
-    return names(project()["dependencies"]) | names(optional)
+    return names(project()["dependencies"]) | names(optional) | contract()
+
+
+def contract() -> set[str]:
+    """Returns the distributions that the contract brings, with those of its only extra."""
+    table = project("eulerlora_contract")
+    return names(table["dependencies"]) | names(table["optional-dependencies"]["progress"])
 
 
 def pins(purpose: str) -> dict[str, str]:
@@ -111,9 +117,11 @@ def test_a_lock_has_hashes_no_address_and_the_versions_of_the_others(purpose: st
 
 def test_a_lock_pins_every_dependency_of_its_purpose_and_no_other_extra() -> None:
     own = names(project()["dependencies"])
-    client = names(project("eulerlora_client")["dependencies"])
+    client = names(project("eulerlora_client")["dependencies"]) | contract()
+    client -= {"eulerlora-contract"}
     extras = {name: names(needed) for name, needed in project()["optional-dependencies"].items()}
-    core = own - {"eulerlora-client"}
+    core = own - {"eulerlora-contract"}
+    extras["serve"] -= {"eulerlora-client"}
     assert client <= set(pins("client"))
     for purpose in ("serve", "train"):
         assert core | client | extras[purpose] <= set(pins(purpose))
@@ -124,9 +132,20 @@ def test_a_lock_pins_every_dependency_of_its_purpose_and_no_other_extra() -> Non
     assert not {"torch", "torchvision", "fastapi", "uvicorn"} & set(pins("client"))
 
 
-def test_both_distributions_have_one_version() -> None:
-    assert f"eulerlora-client=={__version__}" in project()["dependencies"]
-    assert [version(name) for name in ("eulerlora", "eulerlora-client")] == [__version__] * 2
+def test_all_distributions_have_one_version() -> None:
+    assert f"eulerlora-contract=={__version__}" in project()["dependencies"]
+    assert f"eulerlora-client=={__version__}" in project()["optional-dependencies"]["serve"]
+    assert (
+        f"eulerlora-contract[progress]=={__version__}"
+        in (project("eulerlora_client")["dependencies"])
+    )
+    distributions = ("eulerlora", "eulerlora-client", "eulerlora-contract")
+    assert [version(name) for name in distributions] == [__version__] * 3
+
+
+def test_the_core_requires_nothing_of_the_client() -> None:
+    required = names(project()["dependencies"] + project("eulerlora_contract")["dependencies"])
+    assert not {"eulerlora-client", "httpx", "jinja2", "tabulate", "tenacity", "tqdm"} & required
 
 
 def test_every_command_names_its_extra() -> None:
