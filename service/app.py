@@ -1,6 +1,6 @@
 """The HTTP application, built from explicit arguments."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,38 +10,25 @@ from starlette.routing import compile_path
 from starlette.types import Scope
 
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.policy.policy import Policy, default_policy
 from service.auth.access import KeyCheck, needs_key
 from service.auth.keys import Keys
 from service.decoding.slots import DecodingSlots
+from service.extensions import Service, route_paths
 from service.fair_sharing import ClientQuota, client_of
 from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue
-from service.inference.shadow import Shadow
 from service.inference.workers import InferenceWorkers
 from service.lifecycle.lifecycle import Lifecycle
 from service.prediction import Pipeline
-from service.routes.decisions import DECISIONS_PATH, MAX_DECISION_BYTES, decision_routes
 from service.routes.openapi import API_KEY, DESCRIPTION, complete_openapi
-from service.routes.page import PageFile, documentation_files, file_routes, page_files
-from service.routes.plugins import (
-    ServiceParts,
-    load_plugins,
-    plugin_paths,
-)
+from service.routes.page import documentation_files, file_routes
 from service.routes.predict import BATCH_PATH, EMBED_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
-from service.routes.triage import (
-    TRIAGE_BATCH_PATH,
-    TRIAGE_PATH,
-    policy_routes,
-    triage_routes,
-)
 from service.settings import ServiceSettings
+from service.shadow import Shadow
 from service.telemetry.metrics import Gauges, Metrics
 from service.telemetry.observation import PROBES, ObservationMiddleware
-from service.telemetry.shift_monitor import ShiftMonitors
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
@@ -52,7 +39,6 @@ def create_app(
     settings: ServiceSettings,
     *,
     keys: Keys | None = None,
-    policy: Policy | None = None,
     hosts: Collection[str] | None = None,
     workers: int = 1,
     traces: "TracerProvider | None" = None,
@@ -62,21 +48,19 @@ def create_app(
     Its state has `metrics`, which also count problems that never reach it.
 
     Args:
-        lifecycle: Has the models, the decoders and the audit log.
+        lifecycle: Has the models, the decoders and the extensions.
         settings: The limits.
         keys: API keys that requests must present; without keys, requests of the pages of other
             sites are refused.
-        policy: The triage policy; None for the packaged one.
         hosts: The names that requests may use for the service, None for all.
         workers: The number of batches that run at the same time (`worker_count`).
         traces: The provider of trace spans.
 
     Raises:
-        SettingsError: For a plug-in that cannot be used.
+        SettingsError: For an extension with a path that is taken.
     """
-    models, policy = lifecycle.models, policy or default_policy()
+    models, extensions = lifecycle.models, lifecycle.extensions
     queue = RequestQueue(settings, workers)
-    shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
     metrics = Metrics(
         lambda: Gauges(
             ready=lifecycle.fault is None,
@@ -87,7 +71,6 @@ def create_app(
             shadow={
                 one.served.name: _properties(one.model) for one in filter(None, [lifecycle.shadow])
             },
-            shift=shift.states(),
             sandbox=lifecycle.decoder.sandbox.mechanisms,
         )
     )
@@ -110,9 +93,7 @@ def create_app(
         lifecycle.decoder,
         DecodingSlots(settings.decoding.workers, settings.decoding.background_workers, quota),
         queue,
-        shift,
-        lifecycle.audit,
-        shadow,
+        [*extensions.values(), shadow],
     )
 
     @asynccontextmanager
@@ -127,45 +108,31 @@ def create_app(
         redirect_slashes=False,  # a redirect would send key and image to what Host names
     )
     app.state.metrics = metrics
-    plugins = load_plugins()
     add_problem_handlers(
         app,
         settings.overload_status,
-        {one.prefix: one.problem_body for one in plugins.values() if one.problem_body is not None},
+        {one.prefix: one.problem_body for one in extensions.values() if one.problem_body},
     )
-    formats = {
-        name: one for plugin in plugins.values() for name, one in plugin.triage_formats.items()
-    }
     keyed = partial(app.include_router, dependencies=API_KEY if keys is not None else ())
     keyed(predict_routes(pipeline))
-    keyed(triage_routes(pipeline, models, policy, formats))
-    keyed(decision_routes(lifecycle.audit, policy, metrics, settings.deadline_s))
-    keyed(policy_routes(policy))
-    keyed(model_routes(models, settings, shift))
+    keyed(model_routes(models, settings, extensions.values()))
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
-
-    def read_page() -> Mapping[str, PageFile]:
-        classes = models[models.default].model.classes
-        return page_files(
-            policy,
-            classes,
-            is_audited=lifecycle.audit is not None,
-            reads_dicom=settings.images.dicom,
-        )
-
-    app.include_router(file_routes("/", "/page", read_page))
     app.include_router(file_routes("/docs", "/docs", documentation_files))
-    parts = ServiceParts(pipeline, models, policy, lifecycle, settings)
+    service = Service(pipeline, models, settings, metrics, lifecycle.check_ready)
     paths = [*app.openapi()["paths"], *filter(None, [app.openapi_url])]
-    uploads = [PREDICT_PATH, BATCH_PATH, EMBED_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH]
-    for name, plugin in plugins.items():
-        uploads += plugin.uploads
-        if plugin.routes is not None:
-            router = plugin.routes(parts)
-            paths += plugin_paths(name, router, paths)
+    uploads = [PREDICT_PATH, BATCH_PATH, EMBED_PATH]
+    body_limits = {BATCH_PATH: settings.bodies.max_batch_bytes}
+    for name, extension in extensions.items():
+        uploads += extension.uploads
+        body_limits |= extension.body_limits(settings)
+        router = extension.routes(service)
+        if router is not None:
+            paths += route_paths(name, router, paths)
             keyed(router)
-    complete_openapi(app, {one.schema_name: one.schema for one in formats.values()})
+    complete_openapi(
+        app, {name: one for each in extensions.values() for name, one in each.schemas.items()}
+    )
 
     # The middlewares, innermost first
     checks = [
@@ -179,13 +146,7 @@ def create_app(
         RequestMiddleware,
         header_checks=HeaderChecks(hosts, keys is None),
         checks=[lifecycle.check_request, *checks],
-        bodies=BodyLimits(
-            settings.bodies,
-            {
-                **dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes),
-                DECISIONS_PATH: MAX_DECISION_BYTES,
-            },
-        ),
+        bodies=BodyLimits(settings.bodies, body_limits),
         is_closing=lifecycle.is_closing,
     )
     app.add_middleware(ObservationMiddleware, metrics=metrics, paths=paths)

@@ -12,11 +12,21 @@ from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, configure_openmp
 from eulerlora_contract.processes import protect_memory
 from eulerlora_contract.program import PATH
 from service.decoding.fork_server import FORK_SERVER
+from service.options import extension_options
 from service.telemetry.stderr import protect_stderr
+
+
+class _ServeCommand(click.Command):
+    """A command with the options of extensions."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        added = (option for options in extension_options().values() for option in options)
+        return [*super().get_params(ctx), *added]
 
 
 @click.command(
     "serve",
+    cls=_ServeCommand,
     epilog="\b\nExamples:\n"
     "  eulerlora serve\n"
     "  eulerlora serve checkpoint/ --port 9000\n"
@@ -42,15 +52,12 @@ from service.telemetry.stderr import protect_stderr
 @click.option("--keys", type=PATH, help="Require an API key from this file (`eulerlora keys new`).")
 @click.option("--open", "open_to_all", is_flag=True, help="Serve other hosts without keys.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@click.option("--policy", type=PATH, help="Triage policy file; default: the packaged policy.")
 @click.option(
     "--require-signature",
     type=PATH,
     metavar="KEY",
     help="Serve only checkpoints that `eulerlora sign` signed; the file of the public key.",
 )
-@click.option("--audit", type=PATH, help="Record every decision in this file; 503 if it fails.")
-@click.option("--audit-secret", type=PATH, help="File with the secret of the log.")
 @click.option(
     "--precision",
     type=click.Choice(PRECISION_CHOICES),
@@ -99,4 +106,9 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
 
     gc.freeze()
     gc.enable()
-    run(ServeOptions(checkpoints=checkpoints or (DEFAULT_NAME,), **options))
+    extensions = {
+        name: {option.name: options.pop(option.name) for option in added if option.name}
+        for name, added in extension_options().items()
+    }
+    chosen = checkpoints or (DEFAULT_NAME,)
+    run(ServeOptions(checkpoints=chosen, extensions=extensions, **options))

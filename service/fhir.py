@@ -10,7 +10,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from eulerlora_contract.answers import TriageResult
-from service.routes.plugins import Plugin, TriageFormat
+from service.routes.triage import TriageFormat
 
 _Element = dict[str, Any]
 _URN = "urn:eulerlora"
@@ -281,8 +281,4 @@ SCHEMA = _described(
     "timestamp",
     "entry",
 )
-PLUGIN = Plugin(
-    triage_formats={
-        FHIR_JSON: TriageFormat(triage_bundle, "FhirBundle", SCHEMA, {"fhirversion": FHIR_VERSIONS})
-    }
-)
+FHIR = TriageFormat(triage_bundle, "FhirBundle", SCHEMA, {"fhirversion": FHIR_VERSIONS})

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from eulerlora import __version__
-from eulerlora_contract.answers import Prediction
+from eulerlora_contract.answers import Prediction, ProblemDocument
 from eulerlora_contract.problems import (
     DeadlinePassed,
     InvalidParameter,
@@ -34,10 +34,10 @@ from eulerlora_contract.problems import (
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.settings import Count, error_without_input
 from service.decoding.decode import Declared, without_parameters
+from service.extensions import Extension, Service
 from service.http.requests import Upload, query_errors
 from service.http.responses import JSON, json_response, rounded
 from service.inference.engine import ServedModel, ServedModels
-from service.routes.plugins import Plugin, ServiceParts
 
 _DataType = Literal["BOOL", "BYTES", "FP64"]
 _Parameter = bool | int | float | str
@@ -398,8 +398,8 @@ _STAGES = {"decode": "compute_input", "queue": "queue", "model": "compute_infer"
 _OUTCOMES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
 
-def _open_inference_routes(parts: ServiceParts) -> APIRouter:
-    pipeline, models, lifecycle = parts.pipeline, parts.models, parts.lifecycle
+def _open_inference_routes(service: Service) -> APIRouter:
+    pipeline, models = service.pipeline, service.models
     router = APIRouter(include_in_schema=False)
     statistics: defaultdict[tuple[str, str], _Statistics] = defaultdict(_Statistics)
 
@@ -414,7 +414,7 @@ def _open_inference_routes(parts: ServiceParts) -> APIRouter:
 
     @router.get(f"{_OPEN_INFERENCE}/health/ready")
     async def ready() -> Response:
-        lifecycle.check_ready()
+        service.check_ready()
         return json_response({"live": True, "ready": True})
 
     async def model_metadata(request: Request) -> Response:
@@ -422,7 +422,7 @@ def _open_inference_routes(parts: ServiceParts) -> APIRouter:
 
     async def model_ready(request: Request) -> Response:
         served = _requested_model(request, models)
-        lifecycle.check_ready()
+        service.check_ready()
         return json_response({"name": served.name, "ready": True})
 
     async def infer(request: Request) -> Response:
@@ -482,9 +482,15 @@ def _requested_model(request: Request, models: ServedModels) -> ServedModel:
     return served
 
 
-PLUGIN = Plugin(
-    _open_inference_routes,
-    INFER_PATHS,
-    _OPEN_INFERENCE,
-    lambda document: {"error": f"{document.code}: {document.detail}"},
-)
+class OpenInference(Extension):
+    """The Open Inference Protocol."""
+
+    uploads = INFER_PATHS
+    prefix = _OPEN_INFERENCE
+
+    @staticmethod
+    def problem_body(document: ProblemDocument) -> Mapping[str, str]:
+        return {"error": f"{document.code}: {document.detail}"}
+
+    def routes(self, service: Service) -> APIRouter:
+        return _open_inference_routes(service)

@@ -3,16 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Self
-from uuid import uuid4
 
 import torch
 from fastapi import Request
-from starlette.datastructures import State
+from pydantic import BaseModel
 
 from eulerlora.answer import answer, response_fields
 from eulerlora.nn.network import FEATURES_PER_WIDTH
@@ -24,13 +22,10 @@ from eulerlora_contract.answers import (
     Prediction,
     PredictionWarning,
     ProblemDocument,
-    TriageResult,
     Variance,
     item_id,
 )
 from eulerlora_contract.errors import NonFiniteError, SettingsError
-from eulerlora_contract.policy.policy import Decision, Policy, urgency
-from eulerlora_contract.policy.results import triage_result
 from eulerlora_contract.problems import (
     BodyTooLarge,
     DeadlinePassed,
@@ -39,17 +34,16 @@ from eulerlora_contract.problems import (
     InvalidUpload,
     ModelFailure,
     Overloaded,
-    PolicyNotApplicable,
     Problem,
 )
 from eulerlora_contract.queries import PredictQuery
-from eulerlora_contract.sampling import AUTO, Options
-from service.audit.log import AuditEntry, AuditLog
+from eulerlora_contract.sampling import AUTO
 from service.decoding.decode import estimated_s, header_of
 from service.decoding.dicom import is_dicom
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingSlots
+from service.extensions import AnsweredImage, Extension, Interpretation, PredictRequest
 from service.fair_sharing import client_of
 from service.http.requests import Upload, read_file, read_files, while_connected
 from service.http.responses import problem_document
@@ -60,15 +54,13 @@ from service.inference.engine import (
     check_same_input,
 )
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
-from service.inference.shadow import Shadow
 from service.settings import ImageSettings, ServiceSettings
-from service.telemetry.metrics import CompletedPrediction, ShadowResult
-from service.telemetry.shift_monitor import ShiftMonitors
+from service.telemetry.metrics import CompletedPrediction
 
 logger = logging.getLogger(__name__)
 
-_Answer = Prediction | TriageResult | Embedding
-"""The response body of one image: with a triage policy, the result of its decision."""
+PREDICTION = Interpretation()
+"""That of a route that answers with predictions."""
 
 
 @dataclass(frozen=True)
@@ -100,44 +92,13 @@ class _RequestImage:
         return cls(upload, index, header.pixels, estimated_s(header))
 
 
-@dataclass(frozen=True)
-class _PredictRequest:
-    """A validated request, from the moment when its body is complete.
-
-    Attributes:
-        state: Of the HTTP request: its id, the name of its API key, and its observation.
-        client: Who shares decoders and inference with others.
-        policy: The triage policy to apply, if any.
-        embeds: The answer has the features and no prediction.
-        served: The model revision for this request, even if it is replaced in the meantime.
-        accepted_at: The time when its body was complete, on the monotonic clock.
-        deadline: On the monotonic clock; its inference does not start later.
-        warnings: For the response.
-        lesions: Random id of the lesion of each image, by index, for the audit log; may be empty.
-    """
-
-    state: State
-    client: str
-    query: PredictQuery
-    policy: Policy | None
-    embeds: bool
-    served: ServedModel
-    options: Options
-    accepted_at: float
-    deadline: float
-    warnings: tuple[PredictionWarning, ...]
-    lesions: Mapping[int | None, str]
-
-
 class Pipeline:
     """Answers requests with the served models; for use in one event loop.
 
     Args:
         slots: Grants the decoder to images.
         queue: Reserves the capacity of every request.
-        shift: Gets every prediction, and adds a warning after an alarm.
-        audit: Records every prediction before it is returned, if given.
-        shadow: Compares every answer, if given.
+        extensions: See every answered image before its response is sent, in this order.
     """
 
     def __init__(
@@ -147,35 +108,30 @@ class Pipeline:
         decoder: DecoderPool,
         slots: DecodingSlots,
         queue: RequestQueue,
-        shift: ShiftMonitors,
-        audit: AuditLog | None,
-        shadow: Shadow | None = None,
+        extensions: Sequence[Extension] = (),
     ) -> None:
         self._models = models
         self._settings = settings
         self._decoder = decoder
         self._slots = slots
         self._queue = queue
-        self._shift = shift
-        self._audit = audit
-        self._shadow = shadow
+        self._extensions = extensions
+        self._reads_files = any(extension.reads_files for extension in extensions)
 
     async def predict(
         self,
         request: Request,
         query: PredictQuery,
-        policy: Policy | None = None,
+        interpretation: Interpretation = PREDICTION,
         upload: Upload | None = None,
-        embeds: bool = False,
-    ) -> _Answer:
-        """The answer for the one image of a request: for a policy, a TriageResult.
+    ) -> BaseModel:
+        """The response body for the one image of a request: by default, a Prediction.
 
         Args:
             request: Its body is read unless `upload` is given.
             query: The validated parameters of the request.
-            policy: Decides on the prediction; None for the prediction alone.
+            interpretation: Makes the response body of the prediction.
             upload: The image, if the body has been read already.
-            embeds: Answer with an Embedding, which is neither recorded nor counted as a prediction.
 
         Raises:
             Problem: If the request is refused or fails.
@@ -185,38 +141,23 @@ class Pipeline:
         async def read(request: Request) -> list[Upload]:
             return [await read_file(request) if upload is None else upload]
 
-        (result,) = await self._run(request, query, policy, read, embeds=embeds)
+        (result,) = await self._run(request, query, interpretation, read)
         if isinstance(result, BaseException):
             raise result
         return result
 
     async def predict_batch(
-        self,
-        request: Request,
-        query: PredictQuery,
-        policy: Policy | None = None,
-        lesions: Sequence[int] | None = None,
-    ) -> list[_Answer | ProblemDocument]:
-        """An answer or a problem for every image of a request, in order.
-
-        `lesions` has a number for each image, if the request has them.
+        self, request: Request, query: PredictQuery, interpretation: Interpretation = PREDICTION
+    ) -> list[BaseModel | ProblemDocument]:
+        """A response body or a problem for every image of a request, in order.
 
         Raises Problem if the request as a whole fails, and ClientDisconnect.
         """
 
         async def read(request: Request) -> list[Upload]:
-            uploads = await read_files(request, self._settings.bodies.max_files)
-            if lesions is not None and len(lesions) != len(uploads):
-                raise InvalidParameter(
-                    f"lesions: expected a number for each of {len(uploads)} images, got "
-                    f"{len(lesions)}"
-                )
-            return uploads
+            return await read_files(request, self._settings.bodies.max_files)
 
-        numbers = lesions or ()
-        names = {number: uuid4().hex for number in numbers}  # a request id may come again
-        of_images: dict[int | None, str] = {i: names[number] for i, number in enumerate(numbers)}
-        results = await self._run(request, query, policy, read, is_batch=True, lesions=of_images)
+        results = await self._run(request, query, interpretation, read, is_batch=True)
         request_id = request.state.request_id
         batch = [_batch_result(result, request_id, index) for index, result in enumerate(results)]
         request.state.observation.image_problems += [
@@ -228,15 +169,13 @@ class Pipeline:
         self,
         request: Request,
         query: PredictQuery,
-        policy: Policy | None,
+        interpretation: Interpretation,
         read: Callable[[Request], Awaitable[list[Upload]]],
         is_batch: bool = False,
-        lesions: Mapping[int | None, str] = MappingProxyType({}),
-        embeds: bool = False,
-    ) -> list[_Answer | BaseException]:
+    ) -> list[BaseModel | BaseException]:
         """The way of a request up to its images: the result of each of them."""
         served = self._models.named(query.model)
-        _check_policy(policy, served)
+        interpretation.check_model(served)
         try:  # refuses parameters before the body is read
             options = served.model.options(query.mode, query.samples, views=query.views)
         except SettingsError as error:
@@ -248,6 +187,7 @@ class Pipeline:
             _RequestImage.of(upload, index if is_batch else None, limits)
             for index, upload in enumerate(await read(request))
         ]
+        interpretation.check_images(len(images))
         pixels = sum(image.pixels for image in images)
         if len(images) > 1 and pixels > limits.max_request_pixels:
             raise BodyTooLarge(
@@ -257,18 +197,16 @@ class Pipeline:
 
         # Admit. The deadline starts now, so that a slow upload does not use it up.
         now, client = time.monotonic(), client_of(request.scope)
-        accepted = _PredictRequest(
+        accepted = PredictRequest(
             request.state,
             client,
             query,
-            policy,
-            embeds,
+            interpretation,
             served,
             options,
             accepted_at=now,
             deadline=now + self._settings.deadline_s,
-            warnings=self._shift.warnings(served.name, served.model.revision),
-            lesions=lesions,
+            warnings=tuple(one for each in self._extensions for one in each.warnings(served)),
         )
         decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
@@ -286,69 +224,48 @@ class Pipeline:
                 )
 
     async def _predicted(
-        self, image: _RequestImage, request: _PredictRequest, tickets: Sequence[Ticket]
-    ) -> _Answer:
+        self, image: _RequestImage, request: PredictRequest, tickets: Sequence[Ticket]
+    ) -> BaseModel:
         """The rest of the way of a request, for one image. `tickets` has one for each round."""
-        served, policy, state = request.served, request.policy, request.state
+        interpretation = request.interpretation
 
         # Decode
         if image.problem is not None:
             raise image.problem
         decoded = await self._decoded(image, request)
         slot_wait_s = max(0.0, time.monotonic() - request.accepted_at - decoded.decode_s)
-        index, content = image.index, b"" if self._audit is None else image.upload.content
-        del image  # frees the file while the request is queued, unless the audit log needs it
+        index, file = image.index, image.upload.content if self._reads_files else b""
+        del image  # frees the file while the request is queued, unless an extension needs it
 
         # Infer
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(torch.from_numpy(decoded.pixels), Draw.of(request.options, seed))
         if request.options.samples == AUTO:
-            rule = _stopping_rule(request, decoded.quality)
+            rule = _stopping_rule(interpretation, request.served, decoded.quality)
             result = await _infer_in_rounds(self._queue, item, request.deadline, tickets, rule)
         else:
             (ticket,) = tickets
             result = await infer(self._queue, item, request.deadline, ticket)
 
         # Answer
-        completed = partial(
-            CompletedPrediction,
-            decode_s=decoded.decode_s,
-            queue_s=slot_wait_s + result.queued_s,
-            model_s=result.ran_s,
-        )
-        if request.embeds:
-            embedding = _embedding(result, request, decoded.warnings)
-            state.observation.predictions.append(completed(embedding, None))
-            return embedding
-        prediction = _response_body(result, request, index, decoded.warnings)
-        body: _Answer = prediction
-        decision = None
-        if policy is not None:
-            assert decoded.quality is not None
-            decision = policy.decide(prediction, decoded.quality)
-            names = {entry.name: entry.description for entry in served.model.config.classes}
-            body = triage_result(prediction, decoded.quality, decision, policy, names)
+        answered = _answered(request, index, file, item, decoded.warnings, decoded.quality, result)
+        body = interpretation.body(answered)
 
         # Record
-        if self._audit is not None:
-            entry = AuditEntry(
-                prediction,
-                key_name=getattr(state, "key_name", None),
-                image=content,
-                triage=decision,
-                samples_asked=request.query.samples,
-                lesion=request.lesions.get(index),
+        for extension in self._extensions:
+            await extension.answered(answered, body)
+        request.state.observation.predictions.append(
+            CompletedPrediction(
+                request.served.name,
+                answered.prediction,
+                decode_s=decoded.decode_s,
+                queue_s=slot_wait_s + result.queued_s,
+                model_s=result.ran_s,
             )
-            await self._audit.record(entry)
-        self._shift.record(prediction)
-        disposition = None if decision is None else decision.disposition
-        state.observation.predictions.append(completed(prediction, disposition))
-        if self._shadow is not None:
-            compare = partial(_compared, request, item, decoded.quality, prediction, decision)
-            self._shadow.submit(served.name, compare)
+        )
         return body
 
-    async def _decoded(self, image: _RequestImage, request: _PredictRequest) -> DecodedInput:
+    async def _decoded(self, image: _RequestImage, request: PredictRequest) -> DecodedInput:
         """Decodes an image.
 
         Raises:
@@ -361,7 +278,7 @@ class Pipeline:
             upload.declared,
             served.model.config.preprocessing,
             served.sampling_digest,
-            with_quality=request.policy is not None,
+            with_quality=request.interpretation.needs_quality,
             pixels=None if is_dicom(upload.content) else image.pixels,
         )
         decode = partial(self._decoder.decode, job, client=request.client)
@@ -430,68 +347,52 @@ async def _infer_in_rounds(
     return InferenceResult(sampling.trajectories, item.draw, queued_s, ran_s)
 
 
-def _stopping_rule(request: _PredictRequest, quality: ImageQuality | None) -> StoppingRule:
-    """When the rounds of `samples=auto` end; with a policy, the disposition must be settled too."""
-    model, policy = request.served.model, request.policy
-    rule = model.config.stopping_rule(model.precision)
-    if policy is None or quality is None:
-        return rule
-    return rule.of_policy(policy, model.classes, tuple(policy.quality_reasons(quality)))
-
-
-def _compared(
-    request: _PredictRequest,
-    item: InferenceItem,
-    quality: ImageQuality | None,
-    prediction: Prediction,
-    decision: Decision | None,
-    shadow: ServedModel,
-) -> dict[str, ShadowResult]:
-    """How the shadow's answer differs from a prediction and its decision, by field.
-
-    Flags that are null in either answer are left out.
+def answer_again(answered: AnsweredImage, served: ServedModel) -> AnsweredImage:
+    """The answer of another model with the same input, to the same question.
 
     Raises:
-        SettingsError: If the shadow has another input, or cannot answer with these options.
+        SettingsError: If the model has another input, or cannot answer with these options.
         Problem: As `Pipeline.predict`.
     """
-    query, policy, seed = request.query, request.policy, item.draw.seed
-    check_same_input(shadow, request.served)
-    _check_policy(policy, shadow)
-    options = shadow.model.options(query.mode, query.samples, views=query.views)
-    asked = replace(request, served=shadow, options=options)
-    rule = _stopping_rule(asked, quality)
-    (trajectories,) = shadow.model.run([(item.pixels, seed)], [options], rule=rule)
+    request, item, quality = answered.request, answered.item, answered.quality
+    query, seed = request.query, item.draw.seed
+    check_same_input(served, request.served)
+    request.interpretation.check_model(served)
+    options = served.model.options(query.mode, query.samples, views=query.views)
+    asked = replace(request, served=served, options=options, warnings=())
+    rule = _stopping_rule(request.interpretation, served, quality)
+    (trajectories,) = served.model.run([(item.pixels, seed)], [options], rule=rule)
     result = InferenceResult(trajectories, Draw.of(options, seed), queued_s=0, ran_s=0)
-    other = _response_body(result, asked, None, ())
-    results: dict[str, ShadowResult] = {}
-    for name in ("label", "ood", "unfamiliar"):
-        pair = getattr(prediction, name), getattr(other, name)
-        if None not in pair:
-            results[name] = "same" if pair[0] == pair[1] else "different"
-    if policy is not None and quality is not None and decision is not None:
-        suggested = policy.decide(other, quality).disposition
-        more = urgency(suggested) - urgency(decision.disposition)
-        results["disposition"] = (
-            "same" if not more else "more_urgent" if more > 0 else "less_urgent"
-        )
-    return results
+    return _answered(asked, None, b"", item, (), quality, result)
 
 
-def _check_policy(policy: Policy | None, served: ServedModel) -> None:
-    """Raises PolicyNotApplicable if the model lacks a class of the policy's target."""
-    classes = () if policy is None else policy.target.classes
-    missing = [name for name in classes if name not in served.model.classes]
-    if missing:
-        raise PolicyNotApplicable(
-            f"the policy needs the classes {', '.join(missing)}, which the model {served.name} "
-            "does not have"
-        )
+def _stopping_rule(
+    interpretation: Interpretation, served: ServedModel, quality: ImageQuality | None
+) -> StoppingRule:
+    """When the rounds of `samples=auto` end."""
+    rule = served.model.config.stopping_rule(served.model.precision)
+    return interpretation.stopping_rule(rule, served, quality)
+
+
+def _answered(
+    request: PredictRequest,
+    index: int | None,
+    file: bytes,
+    item: InferenceItem,
+    warnings: tuple[PredictionWarning, ...],
+    quality: ImageQuality | None,
+    result: InferenceResult,
+) -> AnsweredImage:
+    """The image with its prediction, if the interpretation wants one. Raises ModelFailure."""
+    prediction = None
+    if request.interpretation.is_prediction:
+        prediction = _response_body(result, request, index, warnings)
+    return AnsweredImage(request, index, file, item, warnings, quality, result, prediction)
 
 
 def _response_body(
     result: InferenceResult,
-    request: _PredictRequest,
+    request: PredictRequest,
     index: int | None,
     warnings: tuple[PredictionWarning, ...],
 ) -> Prediction:
@@ -528,32 +429,36 @@ def _response_body(
     )
 
 
-def _embedding(
-    result: InferenceResult, request: _PredictRequest, warnings: tuple[PredictionWarning, ...]
-) -> Embedding:
-    """The response body of `/embed`. Raises ModelFailure if a feature is not finite."""
-    features = result.trajectories.features.mean(dim=(1, 2))[0]
-    if not features.isfinite().all():
-        raise ModelFailure("the features of this image are not finite")
-    embedding, texture, contrast = (
-        tuple(part.tolist()) for part in features.chunk(FEATURES_PER_WIDTH)
-    )
-    return Embedding(
-        request_id=request.state.request_id,
-        model=request.served.name,
-        revision=request.served.model.revision,
-        embedding=embedding,
-        texture=texture,
-        contrast=contrast,
-        warnings=warnings,
-    )
+class Features(Interpretation):
+    """Answers with the features of the images (`Embedding`)."""
+
+    is_prediction = False
+
+    def body(self, answered: AnsweredImage) -> Embedding:
+        """Raises ModelFailure if a feature is not finite."""
+        features = answered.result.trajectories.features.mean(dim=(1, 2))[0]
+        if not features.isfinite().all():
+            raise ModelFailure("the features of this image are not finite")
+        embedding, texture, contrast = (
+            tuple(part.tolist()) for part in features.chunk(FEATURES_PER_WIDTH)
+        )
+        request = answered.request
+        return Embedding(
+            request_id=request.state.request_id,
+            model=request.served.name,
+            revision=request.served.model.revision,
+            embedding=embedding,
+            texture=texture,
+            contrast=contrast,
+            warnings=answered.warnings,
+        )
 
 
 def _batch_result(
-    result: _Answer | BaseException, request_id: str, index: int
-) -> _Answer | ProblemDocument:
+    result: BaseModel | BaseException, request_id: str, index: int
+) -> BaseModel | ProblemDocument:
     """A batch's entry for one image; logs unexpected exceptions."""
-    if isinstance(result, _Answer):
+    if isinstance(result, BaseModel):
         return result
     if not isinstance(result, Exception):
         raise result

@@ -2,7 +2,6 @@
 
 import logging
 import logging.config
-import os
 import re
 import socket
 import sys
@@ -10,12 +9,12 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import uvicorn
@@ -25,15 +24,13 @@ from starlette.types import ASGIApp
 from eulerlora.checkpoint.signature import verifier
 from eulerlora.model import choose_device
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.policy.policy import read_policy
 from eulerlora_contract.printable import printable
-from eulerlora_contract.processes import forget_variable
 from eulerlora_contract.sampling import PrecisionChoice
 from eulerlora_contract.settings import validated
 from service.app import create_app
-from service.audit.log import SECRET_VARIABLE, AuditLog, read_secret
 from service.auth.keys import Keys
 from service.decoding.pool import DecoderPool
+from service.extensions import load_extensions
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import Protocol, protocol_of
 from service.inference.engine import ServedModel
@@ -80,9 +77,7 @@ class ServeOptions:
         compiled: Compile the network.
         keys: The key file.
         open_to_all: Serve other hosts without keys.
-        audit: The audit log; None for none.
-        audit_secret: The file of its secret.
-        policy: A triage policy file.
+        extensions: Their options, by the name of the extension.
         require_signature: The public key that must have signed every checkpoint; None for none.
         trace: Export traces.
         drain_s: Overrides the setting LIFE__DRAIN_S.
@@ -98,14 +93,12 @@ class ServeOptions:
     compiled: bool
     keys: Path | None
     open_to_all: bool
-    audit: Path | None
-    audit_secret: Path | None
-    policy: Path | None
     require_signature: Path | None
     log_format: LogChoice
     trace: bool
     drain_s: float | None
     require_sandbox: bool
+    extensions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def run(options: ServeOptions) -> NoReturn:
@@ -115,7 +108,7 @@ def run(options: ServeOptions) -> NoReturn:
         SettingsError: For options that do not work together, and an address or device that this
             machine does not have.
         HubError: For a repository that cannot be downloaded.
-        PolicyError: For an invalid policy file.
+        EulerLoRAError: Of an extension, such as PolicyError for an invalid policy file.
     """
     settings = effective_settings(options.drain_s, options.compiled)
     chosen_format = log_format(options.log_format, sys.stderr)
@@ -183,11 +176,6 @@ def service_of(
     sources = [CheckpointSource.of(text) for text in options.checkpoints]
     key = options.require_signature
     verify = None if key is None else verifier(key)
-    audit = None
-    if options.audit is not None:
-        secret = read_secret(options.audit_secret, os.environ)
-        forget_variable(SECRET_VARIABLE)
-        audit = AuditLog(options.audit, secret, settings.audit_retention_months)
     lifecycle = Lifecycle(
         settings,
         sources=sources,
@@ -199,7 +187,7 @@ def service_of(
             compiler=compiler,
             verify=verify,
         ),
-        audit=audit,
+        extensions=load_extensions(options.extensions),
         decoder=DecoderPool(
             settings.images, settings.decoding, require_sandbox=options.require_sandbox
         ),
@@ -209,7 +197,6 @@ def service_of(
         lifecycle,
         settings,
         keys=None if options.keys is None else Keys(options.keys),
-        policy=None if options.policy is None else read_policy(options.policy),
         hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
         workers=worker_count(device, compiler),
         traces=traces,

@@ -17,6 +17,7 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.image_formats import ImageLimits
 from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES
 from eulerlora_contract.settings import PositiveInt, Settings, first_error
+from service.options import extension_variables
 
 PREFIX = "EULERLORA_SERVE_"
 NESTED = "__"
@@ -202,10 +203,6 @@ class ServiceSettings(BaseSettings):
     """Addresses or networks of proxies, separated by commas, whose `X-Forwarded-For` names the
     client. Empty: nobody's does.
     """
-    audit_retention_months: Annotated[int, Field(ge=0, le=1200)] = 0
-    """Months for which the lines of the audit log are kept, stated in the header of every new file;
-    `eulerlora audit due` lists what is older. Nothing is deleted. 0: no limit.
-    """
     page_requests_per_minute: PositiveInt = 300
     """Requests of one client for the files of the page (about 10) and of `/docs`; then 429."""
 
@@ -219,7 +216,7 @@ def settings_of_environment() -> ServiceSettings:
     Raises:
         SettingsError: For an unknown name, except of a service link, and for a value out of range.
     """
-    known = set(variables(ServiceSettings))
+    known = {*variables(ServiceSettings), *extension_variables()}
     for name, value in os.environ.items():
         is_unknown = name.upper().startswith(PREFIX) and name.upper() not in known
         if is_unknown and not _SERVICE_LINK.fullmatch(f"{name}={value}"):

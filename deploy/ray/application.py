@@ -102,14 +102,13 @@ def create_replica(arguments: Arguments) -> FastAPI:
         compiled=False,
         keys=arguments.keys,
         open_to_all=arguments.open_to_all,
-        audit=None,  # its lines form one chain, written by one process
-        audit_secret=None,
-        policy=arguments.policy,
         require_signature=arguments.require_signature,
         log_format="json",
         trace=False,
         drain_s=0.0,  # Ray stops sending requests before it stops a replica
         require_sandbox=False,
+        # No audit log: its lines form one chain, written by one process.
+        extensions={"clinic": {"policy": arguments.policy}},
     )
     settings = effective_settings(drain_s=0.0, compiled=False)
     _, app = service_of(options, settings, waits=True)

@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,8 +18,8 @@ from torch import Tensor
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import CheckpointError, EulerLoRAError, SettingsError
 from eulerlora_contract.problems import NotReady
-from service.audit.log import AuditLog
 from service.decoding.pool import DecoderPool
+from service.extensions import Extension, load_extensions
 from service.inference.engine import (
     InferenceItem,
     ServedModel,
@@ -60,7 +60,7 @@ class Lifecycle:
         shadow_source: Of the shadow, by default of the first model: its name is that of the model
             that it is compared with. None for no shadow.
         load: Loads and checks the model of a source; by default on the CPU.
-        audit: The log of decisions; None for none.
+        extensions: By name; by default, those of the installed distributions without options.
         decoder: None for a new one.
         waits: If True, `running` waits until the service is ready, and raises RuntimeError if that
             fails; if False, requests are refused meanwhile.
@@ -80,13 +80,13 @@ class Lifecycle:
         sources: Sequence[CheckpointSource] = (),
         shadow_source: CheckpointSource | None = None,
         load: Load = load_checked,
-        audit: AuditLog | None = None,
+        extensions: Mapping[str, Extension] | None = None,
         decoder: DecoderPool | None = None,
         waits: bool = False,
     ) -> None:
         self.models = ServedModels()
         self.shadow: CheckedModel | None = None
-        self.audit = audit
+        self.extensions = load_extensions() if extensions is None else extensions
         self.decoder = decoder or DecoderPool(settings.images, settings.decoding)
         self.last_reload_successful = True
         self.on_ready: Callable[[], None] = lambda: None
@@ -112,9 +112,8 @@ class Lifecycle:
             return "the service is stopping"
         if not self.decoder.is_working:
             return "the image decoder does not work"
-        if self.audit is not None and not self.audit.is_writable:
-            return "the audit log cannot be written, so that every decision is refused"
-        return None
+        faults = (extension.fault() for extension in self.extensions.values())
+        return next((fault for fault in faults if fault is not None), None)
 
     def check_ready(self) -> None:
         """Raises NotReady with the fault."""
@@ -184,8 +183,8 @@ class Lifecycle:
         try:
             with ExitStack() as parts:
                 parts.callback(self.decoder.close)
-                if self.audit is not None:
-                    parts.enter_context(self.audit)
+                for extension in self.extensions.values():
+                    parts.enter_context(extension.running())
                 parts.enter_context(inference.running())
                 infer: Infer = partial(_infer, inference)
                 _, models = await asyncio.gather(self.decoder.start(), self._load_models())

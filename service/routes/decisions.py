@@ -28,7 +28,7 @@ from service.fair_sharing import ClientTurns
 from service.http.requests import StrictQueryRoute, query_errors, while_connected
 from service.http.responses import JSON, json_response
 from service.routes.openapi import KEYED_PROBLEMS, TRIAGE, documented
-from service.telemetry.metrics import Metrics
+from service.telemetry.clinic_metrics import ClinicMetrics
 
 DECISIONS_PATH = "/decisions"
 MAX_DECISION_BYTES = 16 * 1024
@@ -60,7 +60,7 @@ _EXAMPLE = DecisionRequest(request_id=_REQUEST_ID, decision="urgent")
 
 
 def decision_routes(
-    audit: AuditLog | None, policy: Policy, metrics: Metrics, deadline_s: float
+    audit: AuditLog | None, policy: Policy, metrics: ClinicMetrics, deadline_s: float
 ) -> APIRouter:
     """The route that records decisions in the audit log, one after another.
 

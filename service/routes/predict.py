@@ -9,7 +9,7 @@ from eulerlora_contract.queries import EmbedQuery, PredictQuery
 from service.decoding.decode import MEDIA_TYPES
 from service.http.requests import FILE_PART, FILES_PART, StrictQueryRoute
 from service.http.responses import batch_response, json_response
-from service.prediction import Pipeline
+from service.prediction import Features, Pipeline
 from service.routes.openapi import PREDICTIONS, UPLOAD_PROBLEMS, documented
 
 PREDICT_PATH = "/predict"
@@ -74,6 +74,6 @@ def predict_routes(pipeline: Pipeline) -> APIRouter:
     async def embed(request: Request, query: Annotated[EmbedQuery, Query()]) -> Response:
         """Returns the features of one image, for a search of similar ones and for drift."""
         asked = PredictQuery(model=query.model)
-        return json_response(await pipeline.predict(request, asked, embeds=True))
+        return json_response(await pipeline.predict(request, asked, Features()))
 
     return router

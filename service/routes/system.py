@@ -1,7 +1,7 @@
 """`GET /models`, `/models/{name}`, `/livez`, `/readyz` and `/metrics`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -11,13 +11,13 @@ from eulerlora_contract.answers import (
     ImageLimits,
     ModelDetails,
     ModelList,
-    ModelShift,
     ModelSummary,
     PredictionSetOptions,
     ServiceStatus,
 )
 from eulerlora_contract.problems import NotReady, UnknownModel
 from eulerlora_contract.sampling import MAX_SAMPLES
+from service.extensions import Extension
 from service.fair_sharing import ClientTurns
 from service.http.requests import while_connected
 from service.http.responses import json_response
@@ -33,7 +33,6 @@ from service.routes.openapi import (
 )
 from service.settings import ServiceSettings
 from service.telemetry.metrics import Metrics
-from service.telemetry.shift_monitor import ShiftMonitors
 
 SCRAPE_INTERVAL_S = 0.02
 """Between two answers of /metrics; each takes about 1 ms of the event loop."""
@@ -56,7 +55,7 @@ _METRICS_FORMATS = dict.fromkeys(("text/plain", "application/openmetrics-text"),
 
 
 def model_routes(
-    models: ServedModels, settings: ServiceSettings, shift: ShiftMonitors
+    models: ServedModels, settings: ServiceSettings, extensions: Iterable[Extension]
 ) -> APIRouter:
     router = APIRouter(tags=[MODELS])
 
@@ -88,8 +87,7 @@ def model_routes(
     async def describe_model(request: Request) -> Response:
         """Returns classes, limits, thresholds, shift and provenance of a model."""
         name = request.path_params["name"]
-        details = model_details(models.named(name), settings, shift.states().get(name))
-        return json_response(details)
+        return json_response(model_details(models.named(name), settings, extensions))
 
     @router.get(
         "/models/{name}/card",
@@ -108,7 +106,7 @@ def model_routes(
 
 
 def model_details(
-    served: ServedModel, settings: ServiceSettings, shift: ModelShift | None
+    served: ServedModel, settings: ServiceSettings, extensions: Iterable[Extension] = ()
 ) -> ModelDetails:
     """The response body of `/models/{name}`."""
     config = served.model.config
@@ -132,9 +130,13 @@ def model_details(
         prediction_sets=tuple(
             _set_options(entry, served.model.classes) for entry in config.prediction_sets
         ),
-        shift=shift,
         licence=served.licence,
         provenance=config.provenance,
+        **{
+            name: value
+            for extension in extensions
+            for name, value in extension.model_details(served).items()
+        },
     )
 
 

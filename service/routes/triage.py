@@ -1,37 +1,41 @@
 """`/triage`, its batches and its policy: dispositions under the triage policy."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any
+from uuid import uuid4
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field, create_model
 
+from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora_contract.answers import (
+    ImageQuality,
     PolicyDescription,
     TriageBatch,
     TriageResult,
 )
-from eulerlora_contract.policy.policy import Policy, default_sampling
-from eulerlora_contract.policy.results import lesion_results, policy_description
-from eulerlora_contract.problems import NotAcceptable, PolicyNotApplicable
+from eulerlora_contract.policy.policy import Policy, default_sampling, urgency
+from eulerlora_contract.policy.results import lesion_results, policy_description, triage_result
+from eulerlora_contract.problems import InvalidParameter, NotAcceptable, PolicyNotApplicable
 from eulerlora_contract.queries import (
     PredictQuery,
     TriageBatchQuery,
     TriageQuery,
 )
 from eulerlora_contract.sampling import Mode
+from service.extensions import AnsweredImage, Interpretation, Predictor
 from service.http.requests import StrictQueryRoute
 from service.http.responses import JSON, batch_response, json_response
-from service.inference.engine import ServedModels
-from service.prediction import Pipeline
+from service.inference.engine import ServedModel, ServedModels
 from service.routes.openapi import (
     KEYED_PROBLEMS,
     TRIAGE,
     UPLOAD_PROBLEMS,
     documented,
 )
-from service.routes.plugins import TriageFormat
 from service.routes.predict import UPLOAD, UPLOADS
+from service.telemetry.metrics import ShadowResult
 
 TRIAGE_PATH = "/triage"
 TRIAGE_BATCH_PATH = "/triage/batch"
@@ -41,8 +45,81 @@ _HEADERS = ("Server-Timing", "Cache-Control")
 _NOT_CACHED = {"Cache-Control": "no-store"}
 
 
+@dataclass(frozen=True)
+class TriageFormat:
+    """A format of the answer of `POST /triage`, beside JSON, for requests that accept it.
+
+    Attributes:
+        render: From the result and the model card, in Markdown, to a JSON object.
+        schema_name: Name of its schema in the OpenAPI document.
+        schema: JSON schema of this object.
+        parameters: The accepted values of parameters of the media type, by name in lower case;
+            absent ones are accepted too.
+    """
+
+    render: Callable[[TriageResult, str], Mapping[str, Any]]
+    schema_name: str
+    schema: Mapping[str, Any]
+    parameters: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+
+class Triage(Interpretation):
+    """Decides on the predictions of a request with a policy.
+
+    Attributes:
+        lesions: A random id for the lesion of each image, for the audit log: a request id may come
+            again. Empty without lesions.
+    """
+
+    needs_quality = True
+
+    def __init__(self, policy: Policy, lesions: Sequence[int] | None = None) -> None:
+        self._policy = policy
+        self._count = None if lesions is None else len(lesions)
+        names = {number: uuid4().hex for number in lesions or ()}
+        self.lesions = dict(enumerate(names[number] for number in lesions or ()))
+
+    def check_model(self, served: ServedModel) -> None:
+        """Raises PolicyNotApplicable if the model lacks a class of the policy's target."""
+        classes = served.model.classes
+        missing = [name for name in self._policy.target.classes if name not in classes]
+        if missing:
+            raise PolicyNotApplicable(
+                f"the policy needs the classes {', '.join(missing)}, which the model "
+                f"{served.name} does not have"
+            )
+
+    def check_images(self, count: int) -> None:
+        """Raises InvalidParameter unless every image has the number of a lesion, or none has."""
+        if self._count not in (None, count):
+            raise InvalidParameter(
+                f"lesions: expected a number for each of {count} images, got {self._count}"
+            )
+
+    def stopping_rule(
+        self, rule: StoppingRule, served: ServedModel, quality: ImageQuality | None
+    ) -> StoppingRule:
+        """The disposition must be settled too."""
+        assert quality is not None
+        reasons = tuple(self._policy.quality_reasons(quality))
+        return rule.of_policy(self._policy, served.model.classes, reasons)
+
+    def body(self, answered: AnsweredImage) -> TriageResult:
+        prediction, quality = answered.prediction, answered.quality
+        assert prediction is not None and quality is not None
+        decision = self._policy.decide(prediction, quality)
+        classes = answered.request.served.model.config.classes
+        names = {entry.name: entry.description for entry in classes}
+        return triage_result(prediction, quality, decision, self._policy, names)
+
+    def differences(self, body: BaseModel, other: BaseModel) -> dict[str, ShadowResult]:
+        assert isinstance(body, TriageResult) and isinstance(other, TriageResult)
+        more = urgency(other.disposition) - urgency(body.disposition)
+        return {"disposition": "same" if not more else "more_urgent" if more > 0 else "less_urgent"}
+
+
 def triage_routes(
-    pipeline: Pipeline,
+    pipeline: Predictor,
     models: ServedModels,
     policy: Policy,
     formats: Mapping[str, TriageFormat],
@@ -81,7 +158,7 @@ def triage_routes(
         media_type = chosen_media_type(request.headers.get("Accept"), offered)
         asked = _prediction_query(query, policy)
         card = models.named(asked.model).card
-        result = await pipeline.predict(request, asked, policy)
+        result = await pipeline.predict(request, asked, Triage(policy))
         assert isinstance(result, TriageResult)
         chosen = formats.get(media_type)
         answer = result if chosen is None else chosen.render(result, card)
@@ -102,7 +179,7 @@ def triage_routes(
         With `lesions`, also a disposition for each lesion: that of its most urgent image.
         """
         asked, numbers = _prediction_query(query, policy), _lesion_numbers(query)
-        results = await pipeline.predict_batch(request, asked, policy, numbers)
+        results = await pipeline.predict_batch(request, asked, Triage(policy, numbers))
         if numbers is None:
             return batch_response(_NOT_CACHED, results=results)
         answers = [one if isinstance(one, TriageResult) else None for one in results]

@@ -6,9 +6,8 @@ served models, and problem codes.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -29,16 +28,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from eulerlora_contract.answers import (
-    UNDO,
-    Disposition,
-    Embedding,
-    ModelShift,
-    Prediction,
-    RecordedDecision,
-)
+from eulerlora_contract.answers import Prediction
 from eulerlora_contract.problems import SENT_BY_SERVICE
-from eulerlora_contract.queries import DecisionRequest
 from eulerlora_contract.sampling import AUTO_ROUNDS
 from service.telemetry.stderr import dropped_lines
 
@@ -69,12 +60,6 @@ _Labels = tuple[str, ...]
 _BY_MODEL, _BY_MODE = ("model",), ("model", "mode")
 _COUNTERS: Mapping[str, tuple[str, _Labels]] = {
     "predictions": ("Predictions.", (*_BY_MODE, "client")),
-    "dispositions": ("Dispositions of the triage policy.", (*_BY_MODEL, "disposition")),
-    "decisions": ("Decisions of people on dispositions, by kind.", (*_BY_MODEL, "kind")),
-    "diagnoses": (
-        "Confirmed diagnoses, by the disposition that was suggested.",
-        (*_BY_MODEL, "critical", "disposition"),
-    ),
     "ood_checked": ("Images compared with an OOD threshold.", _BY_MODE),
     "ood": ("Images flagged as out of distribution.", _BY_MODE),
     "unfamiliar_checked": ("Images compared with a threshold of feature_distance.", _BY_MODE),
@@ -120,15 +105,16 @@ _HISTOGRAMS: Mapping[str, tuple[str, _Labels, tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class CompletedPrediction:
-    """A prediction, and its disposition if a policy was applied; or the features of an image.
+    """An answer to an image.
 
     Attributes:
+        prediction: None for an answer with features.
         model_s: Seconds of its batch.
         at_ns: Completion time in nanoseconds since 1970.
     """
 
-    prediction: Prediction | Embedding
-    disposition: Disposition | None
+    model: str
+    prediction: Prediction | None
     decode_s: float
     queue_s: float
     model_s: float
@@ -168,9 +154,9 @@ class RequestObservation:
         """Of the predictions, which have the same ones; empty without any."""
         if not self.predictions:
             return {}
-        first = self.predictions[0].prediction
-        options = {"mode", "samples", "views"} if isinstance(first, Prediction) else ()
-        return {"model": first.model} | {name: getattr(first, name) for name in sorted(options)}
+        first = self.predictions[0]
+        options = () if first.prediction is None else ("mode", "samples", "views")
+        return {"model": first.model} | {name: getattr(first.prediction, name) for name in options}
 
 
 @dataclass(frozen=True)
@@ -180,7 +166,6 @@ class Gauges:
     Attributes:
         models: Revision and precision of the served models, by name.
         shadow: Likewise, of the shadow, by the name of the model that it is compared with.
-        shift: The states of their shift monitors; a model without thresholds has none.
         sandbox: True for every mechanism in force that restricts the decoders, by its name.
     """
 
@@ -190,7 +175,6 @@ class Gauges:
     queue_items: int
     models: Mapping[str, dict[str, str]]
     shadow: Mapping[str, dict[str, str]]
-    shift: Mapping[str, ModelShift]
     sandbox: Mapping[str, bool]
 
 
@@ -234,24 +218,6 @@ class _GaugeCollector(Collector):
         for mechanism, in_force in gauges.sandbox.items():
             sandbox.add_metric([mechanism], in_force)
         yield sandbox
-        by = ["model", "signal"]  # a signal without calibration data has no series
-        pictures = CounterMetricFamily(
-            "eulerlora_shift_pictures", "Pictures that the shift monitor compared.", labels=by
-        )
-        evidence = GaugeMetricFamily(
-            "eulerlora_shift_evidence", "Evidence for a shift (log10); see docs/how-to/site.md.",
-            labels=by,
-        )  # fmt: skip
-        alarm = GaugeMetricFamily(
-            "eulerlora_shift_alarm", "1 after the evidence for a shift has reached its limit.",
-            labels=by,
-        )  # fmt: skip
-        for model, shift in gauges.shift.items():
-            for signal in shift.signals:
-                pictures.add_metric([model, signal.name], signal.pictures)
-                evidence.add_metric([model, signal.name], signal.evidence)
-                alarm.add_metric([model, signal.name], signal.alarm)
-        yield from (pictures, evidence, alarm)
         text = "Lines of the log that were dropped."
         yield CounterMetricFamily("eulerlora_log_lines_dropped", text, dropped_lines())
 
@@ -307,11 +273,6 @@ class Metrics:
     def _start_rare_counters(self) -> None:
         """Creates those of the present models, at 0, so that the first event is an increase."""
         gauges = self._gauges()
-        for model in gauges.models:
-            for kind in ("accept", "override", UNDO):
-                self._count("decisions", 0, model=model, kind=kind)
-            for critical, disposition in product(("true", "false"), Disposition):
-                self._count("diagnoses", 0, model=model, critical=critical, disposition=disposition)
         for model in gauges.shadow:
             for outcome in get_args(_ShadowOutcome):
                 self._count("shadow_answers", 0, model=model, outcome=outcome)
@@ -356,16 +317,14 @@ class Metrics:
     ) -> None:
         """Counts an image; of features only the times of the stages."""
         body = completed.prediction
-        by_model = {"model": body.model}
+        by_model = {"model": completed.model}
         self._observe("decode_seconds", completed.decode_s, **by_model)
         self._observe("queue_wait_seconds", completed.queue_s, **by_model)
         self._observe("model_seconds", completed.model_s, **by_model)
-        if isinstance(body, Embedding):
+        if body is None:
             return
         by_mode = {**by_model, "mode": body.mode}
         self._count("predictions", **by_mode, client=client)
-        if completed.disposition is not None:
-            self._count("dispositions", **by_model, disposition=completed.disposition)
         for name, flag in (("ood", body.ood), ("unfamiliar", body.unfamiliar)):
             if flag is not None:
                 self._count(f"{name}_checked", **by_mode)
@@ -375,29 +334,6 @@ class Metrics:
         self._observe("msp_ratio", body.msp, **by_mode)
         if body.is_auto:
             self._observe("auto_samples", body.samples, **by_model)
-
-    def count_decision(
-        self,
-        model: str,
-        asked: DecisionRequest,
-        decided: RecordedDecision,
-        critical: Collection[str],
-    ) -> None:
-        """Counts a request that was recorded.
-
-        Args:
-            model: That of the answer.
-            asked: The request.
-            decided: The state after it.
-            critical: The policy's critical classes.
-        """
-        if asked.decision is not None:
-            other = "override" if decided.is_override else "accept"
-            self._count("decisions", model=model, kind=UNDO if asked.decision == UNDO else other)
-        if asked.diagnosis is not None:
-            is_critical = str(asked.diagnosis in critical).lower()
-            disposition = decided.disposition
-            self._count("diagnoses", model=model, critical=is_critical, disposition=disposition)
 
     def _count(self, counter: str, amount: int = 1, /, **labels: str) -> None:
         self._counters[counter].labels(**labels).inc(amount)

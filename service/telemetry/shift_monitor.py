@@ -153,7 +153,9 @@ class ShiftMonitors:
 
     def _monitor(self, name: str) -> _RevisionMonitor | None:
         """The monitor of the served revision of a model; None without thresholds."""
-        model = self._models()[name]
+        model = self._models().get(name)
+        if model is None:  # no longer served
+            return None
         current = self._monitors.get(name)
         if current is not None and current.revision == model.revision:
             return current

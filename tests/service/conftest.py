@@ -18,6 +18,8 @@ from eulerlora_contract.policy.policy import Policy
 from service.app import create_app
 from service.audit.log import AuditLog
 from service.auth.keys import Keys, write_clients
+from service.clinic import Clinic
+from service.extensions import load_extensions
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckedModel
@@ -147,12 +149,13 @@ def app_of(
     served = ServedModels(
         model if isinstance(model, ServedModel) else ServedModel(model) for model in models
     )
-    lifecycle = Lifecycle(chosen, audit=audit, waits=True)
+    extensions = load_extensions() | {"clinic": Clinic(policy, audit)}
+    lifecycle = Lifecycle(chosen, extensions=extensions, waits=True)
     if shadow is not None:
         unused: Any = None
         lifecycle.shadow = CheckedModel(unused, unused, shadow)
     lifecycle.serve(served)
-    return create_app(lifecycle, chosen, keys=keys, policy=policy, hosts=hosts)
+    return create_app(lifecycle, chosen, keys=keys, hosts=hosts)
 
 
 @pytest.fixture(scope="session")

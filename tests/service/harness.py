@@ -15,6 +15,7 @@ from eulerlora.settings import Draw
 from eulerlora_contract.answers import Prediction
 from eulerlora_contract.queries import PredictQuery
 from service.audit.log import AuditEntry
+from service.clinic import Clinic
 from service.decoding.decode import decode
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.sandbox import Sandbox
@@ -26,7 +27,6 @@ from service.inference.workers import InferenceWorkers
 from service.prediction import Pipeline
 from service.settings import ServiceSettings
 from service.telemetry.metrics import RequestObservation
-from service.telemetry.shift_monitor import ShiftMonitors
 from tests.service.fake_engine import MAX_PASS_MS, TIMEOUT_S
 
 DET = PredictQuery()
@@ -143,9 +143,6 @@ class PipelineHarness:
             self.queue, chosen.max_batch_s, on_batch=lambda *_: None, on_fatal=lambda _: None
         )
         self.decoder: Any = FakeDecoder()
-        self.shift = ShiftMonitors(
-            lambda: {name: served.model for name, served in self.models.items()}
-        )
         self.observation = RequestObservation("POST")
         self.predictions = self.observation.predictions
         self.pipeline = Pipeline(
@@ -154,8 +151,7 @@ class PipelineHarness:
             self.decoder,
             DecodingSlots(2, 1, ClientQuota(chosen.decoding.client_s_per_minute, "s")),
             self.queue,
-            self.shift,
-            audit,
+            [] if audit is None else [Clinic(audit=audit)],
         )
         self.passes: list[int] = []
         self.gate, self.entered = threading.Event(), threading.Event()

@@ -21,6 +21,7 @@ from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.responses import ProblemResponse, add_problem_handlers
 from service.routes.system import metrics_routes
 from service.settings import BodySettings
+from service.telemetry.clinic_metrics import ClinicMetrics
 from service.telemetry.metrics import (
     CompletedPrediction,
     Gauges,
@@ -54,7 +55,6 @@ GAUGES = Gauges(
     queue_items=0,
     models={"tiny": {"revision": "sha256:1", "precision": "bfloat16"}},
     shadow={"tiny": {"revision": "sha256:2", "precision": "bfloat16"}},
-    shift={"tiny": SHIFT},
     sandbox={"landlock": True, "seccomp": False},
 )
 
@@ -131,11 +131,9 @@ def add_routes(app: FastAPI) -> None:
         raise ClientDisconnect
 
 
-def completed(
-    body: Prediction = BODY, disposition: Disposition | None = None
-) -> CompletedPrediction:
+def completed(body: Prediction = BODY) -> CompletedPrediction:
     return CompletedPrediction(
-        body, disposition, decode_s=0.002, queue_s=0.02, model_s=0.2, at_ns=10**9
+        body.model, body, decode_s=0.002, queue_s=0.02, model_s=0.2, at_ns=10**9
     )
 
 
@@ -145,9 +143,16 @@ def count_everything(metrics: Metrics) -> None:
     metrics.count_shadow("tiny", "compared", {"label": "same"})
     metrics.count_batch("tiny", rows=12, items=3, seconds=0.2)
     for body in (BODY, AUTO_BODY, SETTLED_BODY):
-        metrics.count_prediction(completed(body, Disposition.URGENT), "keyed")
+        metrics.count_prediction(completed(body), "keyed")
+
+
+def counted_clinic_metrics() -> ClinicMetrics:
+    """The metrics of the clinic after one event of each."""
+    metrics = ClinicMetrics(lambda: ["tiny"], lambda: {"tiny": SHIFT})
+    metrics.count_disposition("tiny", Disposition.URGENT)
     asked = DecisionRequest(request_id="r1", decision="urgent", diagnosis="mel")
     decided = RecordedDecision(
         request_id="r1", disposition=Disposition.URGENT, decision=None, reason=None, diagnosis=None
     )
     metrics.count_decision("tiny", asked, decided, ("mel",))
+    return metrics

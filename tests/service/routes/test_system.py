@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.answers import Threshold
+from service.clinic import Clinic
 from service.http.responses import add_problem_handlers
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
@@ -118,7 +119,8 @@ def test_two_models_are_served_by_name(make_network, make_config, photo) -> None
 def test_the_service_is_ready_while_models_decoder_and_audit_log_work() -> None:
     decoder: Any = Part()
     audit: Any = Part()
-    lifecycle = Lifecycle(ServiceSettings(), audit=audit, decoder=decoder)
+    extensions = {"clinic": Clinic(audit=audit)}
+    lifecycle = Lifecycle(ServiceSettings(), extensions=extensions, decoder=decoder)
     app = FastAPI()
     app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
     add_problem_handlers(app)

@@ -9,10 +9,13 @@ from contextvars import Context, copy_context
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from torch.overrides import TorchFunctionMode
 
+from service.extensions import AnsweredImage, Extension
 from service.inference.engine import ServedModel
 from service.inference.queue import RequestQueue
+from service.prediction import answer_again
 from service.telemetry.metrics import Metrics, ShadowResult
 
 MAX_WAITING = 16
@@ -21,8 +24,9 @@ _POLL_S = 0.005
 
 logger = logging.getLogger(__name__)
 
-_Compare = Callable[[ServedModel], Mapping[str, ShadowResult]]
-"""Answers with the shadow; the results of the comparison by field."""
+Compare = Callable[[AnsweredImage, BaseModel, ServedModel], Mapping[str, ShadowResult]]
+_Job = tuple[Context, AnsweredImage, BaseModel]
+"""The context of the request, an image that was answered, and its response body."""
 
 
 class _BeforeOperations(TorchFunctionMode):
@@ -37,7 +41,7 @@ class _BeforeOperations(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Shadow:
+class Shadow(Extension):
     """Runs comparisons in a thread of its own, on one core, while no request is in progress.
 
     A comparison pauses before its next operation of torch when a request arrives. Comparisons above
@@ -48,15 +52,21 @@ class Shadow:
             loaded.
         requests: The queue of the requests.
         metrics: Count the comparisons.
+        compare: The results of a comparison by field.
     """
 
     def __init__(
-        self, model: Callable[[], ServedModel | None], requests: RequestQueue, metrics: Metrics
+        self,
+        model: Callable[[], ServedModel | None],
+        requests: RequestQueue,
+        metrics: Metrics,
+        compare: Compare | None = None,
     ) -> None:
         self._model = model
         self._requests = requests
         self._metrics = metrics
-        self._waiting: queue.Queue[tuple[Context, str, _Compare] | None] = queue.Queue(MAX_WAITING)
+        self._results = compare or differences
+        self._waiting: queue.Queue[_Job | None] = queue.Queue(MAX_WAITING)
         self._closed = threading.Event()
 
     @contextmanager
@@ -70,33 +80,33 @@ class Shadow:
             with suppress(queue.Full):
                 self._waiting.put_nowait(None)  # wakes the thread
 
-    def submit(self, name: str, compare: _Compare) -> None:
-        """Queues a comparison with an answer of the model of this name; does not wait."""
-        shadow = self._model()
-        if shadow is not None and shadow.name == name:
+    async def answered(self, image: AnsweredImage, body: BaseModel) -> None:
+        """Queues a comparison with a prediction of the model that has a shadow; does not wait."""
+        shadow, name = self._model(), image.request.served.name
+        if shadow is not None and shadow.name == name and image.prediction is not None:
             try:
-                self._waiting.put_nowait((copy_context(), name, compare))
+                self._waiting.put_nowait((copy_context(), image, body))
             except queue.Full:
                 self._metrics.count_shadow(name, "dropped")
 
     def _work(self) -> None:
         while job := self._waiting.get():
-            context, name, compare = job
+            context, image, body = job
             self._wait_until_idle()
             torch.set_num_threads(1)  # of this thread
-            context.run(self._compare, name, compare)  # logs with the id of the request
+            context.run(self._compare, image, body)  # logs with the id of the request
 
     def _wait_until_idle(self) -> None:
         while not self._requests.is_idle or self._closed.is_set():
             if self._closed.wait(_POLL_S):
                 raise SystemExit  # ends this thread
 
-    def _compare(self, name: str, compare: _Compare) -> None:
-        shadow = self._model()
-        assert shadow is not None  # since `submit`
+    def _compare(self, image: AnsweredImage, body: BaseModel) -> None:
+        shadow, name = self._model(), image.request.served.name
+        assert shadow is not None  # since `answered`
         try:
             with _BeforeOperations(self._wait_until_idle):
-                results = compare(shadow)
+                results = self._results(image, body, shadow)
         except Exception as error:
             self._metrics.count_shadow(name, "failed")
             logger.warning("model %s: the shadow failed: %s: %s", name, type(error).__name__, error)
@@ -104,3 +114,20 @@ class Shadow:
         self._metrics.count_shadow(name, "compared", results)
         if differing := [field for field, result in results.items() if result != "same"]:
             logger.info("model %s: the shadow differs in %s", name, ", ".join(differing))
+
+
+def differences(
+    image: AnsweredImage, body: BaseModel, shadow: ServedModel
+) -> dict[str, ShadowResult]:
+    """How the answer of another model to the same image differs, by field.
+
+    Flags that are null in either answer are left out. Raises as `answer_again`.
+    """
+    other = answer_again(image, shadow)
+    results: dict[str, ShadowResult] = {}
+    for name in ("label", "ood", "unfamiliar"):
+        pair = getattr(image.prediction, name), getattr(other.prediction, name)
+        if None not in pair:
+            results[name] = "same" if pair[0] == pair[1] else "different"
+    interpretation = image.request.interpretation
+    return results | interpretation.differences(body, interpretation.body(other))

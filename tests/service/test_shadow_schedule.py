@@ -1,15 +1,17 @@
 """When comparisons with the shadow run, and which are dropped."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 import torch
 
 from service.inference.queue import RequestQueue
-from service.inference.shadow import MAX_WAITING, Shadow
 from service.settings import ServiceSettings
+from service.shadow import MAX_WAITING, Shadow
 from service.telemetry.metrics import Metrics
 from tests.server_process import END_S, wait_until
 from tests.service.fake_engine import FakeEngine
@@ -29,9 +31,17 @@ def metrics() -> Metrics:
 @pytest.fixture
 def shadow(requests, metrics) -> Iterator[Shadow]:
     model: Any = FakeEngine("tiny")
-    shadow = Shadow(lambda: model, requests, metrics)
+    shadow = Shadow(lambda: model, requests, metrics, lambda _, compare, served: compare(served))
     with shadow.running():
         yield shadow
+
+
+def submit(shadow: Shadow, name: str, compare: Any) -> None:
+    """An answer of the model of this name, which `compare` compares."""
+    image: Any = SimpleNamespace(
+        request=SimpleNamespace(served=FakeEngine(name)), prediction="a prediction"
+    )
+    asyncio.run(shadow.answered(image, compare))
 
 
 def count(metrics: Metrics, outcome: str) -> float:
@@ -49,7 +59,7 @@ def test_a_comparison_runs_once_no_request_is_in_progress(shadow, requests) -> N
 
     served: Any = FakeEngine("tiny")
     with requests.reserve("a client", served, [2]):
-        shadow.submit("tiny", compare)
+        submit(shadow, "tiny", compare)
         assert not compared.wait(0.2)
     assert compared.wait(END_S)
 
@@ -66,7 +76,7 @@ def test_a_comparison_pauses_while_a_request_is_in_progress(shadow, requests) ->
         return {}
 
     served: Any = FakeEngine("tiny")
-    shadow.submit("tiny", compare)
+    submit(shadow, "tiny", compare)
     assert started.wait(END_S)
     with requests.reserve("a client", served, [2]):
         goes_on.set()
@@ -78,7 +88,7 @@ def test_comparisons_above_the_limit_are_dropped_and_counted(shadow, requests, m
     served: Any = FakeEngine("tiny")
     with requests.reserve("a client", served, [2]):
         for _ in range(MAX_WAITING + 10):
-            shadow.submit("tiny", lambda _: {})
+            submit(shadow, "tiny", lambda _: {})
         dropped = count(metrics, "dropped")
     assert dropped in (9, 10)  # the thread may hold one more
     wait_until(lambda: count(metrics, "compared") == MAX_WAITING + 10 - dropped, END_S)
@@ -88,8 +98,8 @@ def test_a_failure_is_counted_and_the_next_comparison_runs(shadow, metrics) -> N
     def fail(_: object) -> NoReturn:
         raise ZeroDivisionError
 
-    shadow.submit("tiny", fail)
-    shadow.submit("other", fail)  # of a model without a shadow
-    shadow.submit("tiny", lambda _: {})
+    submit(shadow, "tiny", fail)
+    submit(shadow, "other", fail)  # of a model without a shadow
+    submit(shadow, "tiny", lambda _: {})
     wait_until(lambda: count(metrics, "compared") == 1, END_S)
     assert count(metrics, "failed") == 1
