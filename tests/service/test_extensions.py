@@ -81,7 +81,7 @@ def test_an_extension_of_another_distribution_sees_answers_and_refuses_them(
         refused = client.post("/label?samples=4", content=png, headers=PNG)
         assert refused.status_code == 422, refused.text
         unread = client.post("/label", content=b"", headers=PNG)
-        assert (unread.status_code, unread.json()) == (400, {"wrong": "invalid_upload"})
+        assert (unread.status_code, unread.json()) == (422, {"wrong": "invalid_upload"})
         assert 'route="/label"' in client.get("/metrics").text
         document = client.get("/openapi.json").json()
     assert {"/label", "/labels"} <= document["paths"].keys()
