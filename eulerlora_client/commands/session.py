@@ -40,7 +40,7 @@ from eulerlora_contract.policy.policy import (
 from eulerlora_contract.policy.results import WARNING, decided, interval
 from eulerlora_contract.printable import printable
 from eulerlora_contract.problems import BodyTooLarge, Problem, Unreachable
-from eulerlora_contract.progress import ProgressCounter
+from eulerlora_contract.progress import ProgressBar
 
 _QUOTA_S = 3600.0  # a long run outlasts many quotas
 _FIRST_RETRY = RetryPolicy(service_s=0, quota_s=_QUOTA_S)  # reports a wrong address at once
@@ -189,7 +189,7 @@ def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
 async def _send(
     session: Session, files: Sequence[Path], max_bytes: int, rows: list[TriageRow]
 ) -> None:
-    with ProgressCounter("triage", "files", len(files)) as display:
+    with ProgressBar("triage", "files", len(files)) as display:
         async with (
             session.client(_RETRY) as client,
             aclosing(triage(session, client, files, max_bytes)) as run,

@@ -46,7 +46,7 @@ def test_durations_are_rounded_to_seconds_or_minutes(seconds: float, text: str) 
 def test_without_a_terminal_lines_appear_on_stderr_at_intervals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eulerlora_contract.progress.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("eulerlora_contract.progress.LINE_INTERVAL_S", 1e-9)
     assert list(track("abc", "test", "batches", 3)) == ["a", "b", "c"]
     output = capsys.readouterr()
     assert output.out == ""
@@ -55,6 +55,13 @@ def test_without_a_terminal_lines_appear_on_stderr_at_intervals(
     ]
     list(track("ab", "test", "images"))
     assert capsys.readouterr().err.splitlines() == ["test: 1 images", "test: 2 images"]
+
+
+def test_without_a_terminal_short_work_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar("test", "batches", 3) as progress:
+        progress.advance()
+        progress.print("a line")
+    assert capsys.readouterr() == ("a line\n", "")
 
 
 def test_on_a_terminal_a_bar_counts_the_items_and_disappears(

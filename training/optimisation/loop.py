@@ -13,13 +13,7 @@ from typing import Any
 import torch
 
 from eulerlora_contract.output_files import storage_errors
-from eulerlora_contract.progress import (
-    LINE_INTERVAL_S,
-    IntervalTimer,
-    ProgressBar,
-    format_duration,
-    on_terminal,
-)
+from eulerlora_contract.progress import ProgressBar, format_duration
 from training.optimisation.batches import LoadedBatches, RunLength
 from training.optimisation.run import (
     Progress,
@@ -180,43 +174,32 @@ def _deferred_interrupt() -> Iterator[list[int]]:
 
 
 class ProgressDisplay:
-    """Shows the progress of a run, over all epochs: a bar on a terminal, otherwise lines.
+    """Shows the progress of a run, over all epochs.
 
     Shows the estimated duration and the memory after six steps. Rates and the time left
     cover this session only, which begins after `start`.
     """
 
     def __init__(self, length: RunLength, start: Progress, name: str, enabled: bool) -> None:
-        self.length, self.start, self.enabled = length, start, enabled
-        self.first = start
+        self.length, self.start, self.first = length, start, start
         self.prefix = f"{name}: " if name else ""
-        self.bar: ProgressBar | None = None
-        if enabled and on_terminal():
-            self.bar = ProgressBar(self.prefix + "training", "steps", length.steps, start.step)
-        self.timer = IntervalTimer(LINE_INTERVAL_S)
+        self.bar = ProgressBar(self.prefix + "training", "steps", length.steps, start.step, enabled)
 
     def show(self, progress: Progress) -> None:
-        """Shows the progress after one more step: on the bar, or as a line if one is due."""
+        """Shows the progress after one more step."""
         if progress.step - self.start.step == 1:
             self.first = progress
         elif progress.step - self.start.step == 6:  # the first step is left out
             self.print(_estimate_line(self.first, progress, self.length))
-        if self.bar is not None:
-            epoch = f"{self.prefix}epoch {self.length.epoch_of(progress.step)}/{self.length.epochs}"
-            self.bar.advance(epoch, f"loss {progress.mean_loss:.3f}")
-        elif self.enabled and self.timer.due():
-            self.print(run_line(progress, self.start, self.length))
+        epoch = f"{self.prefix}epoch {self.length.epoch_of(progress.step)}/{self.length.epochs}"
+        self.bar.advance(epoch, run_rates(progress, self.start, self.length))
 
     def print(self, line: str) -> None:
         """Prints a permanent line on stdout."""
-        if self.bar is not None:
-            self.bar.print(self.prefix + line)
-        elif self.enabled:
-            print(self.prefix + line, flush=True)
+        self.bar.print(self.prefix + line)
 
     def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
+        self.bar.close()
 
 
 class Curves:
@@ -288,20 +271,15 @@ def _started(name: Tracker, tracking: Tracking, first_step: int) -> Any:
     return tracker
 
 
-def run_line(progress: Progress, start: Progress, length: RunLength) -> str:
-    """Such as "step 120/876, epoch 1/4, loss 1.234, 210 images/s, 3% waiting, 4 min left".
+def run_rates(progress: Progress, start: Progress, length: RunLength) -> str:
+    """Such as "loss 1.234, 210 images/s, 3% waiting".
 
-    The loss is the current epoch's mean; rates and time left cover the steps after `start`.
+    The loss is the current epoch's mean; the others cover the steps after `start`.
     """
     seconds = progress.seconds - start.seconds
     images = length.images_after(progress.step) - length.images_after(start.step)
-    left_s = seconds / (progress.step - start.step) * (length.steps - progress.step)
-    return (
-        f"step {progress.step}/{length.steps}, "
-        f"epoch {length.epoch_of(progress.step)}/{length.epochs}, loss {progress.mean_loss:.3f}, "
-        f"{images / seconds:.0f} images/s, {(progress.waited_s - start.waited_s) / seconds:.0%} "
-        f"waiting, {format_duration(left_s)} left"
-    )
+    waiting = (progress.waited_s - start.waited_s) / seconds
+    return f"loss {progress.mean_loss:.3f}, {images / seconds:.0f} images/s, {waiting:.0%} waiting"
 
 
 def _estimate_line(first: Progress, progress: Progress, length: RunLength) -> str:
