@@ -40,7 +40,7 @@ OUTSIDE = {
     "lab/docs/protocols.md": "results/studies.md",
     "lab/results/rates.svg": "results/rates.svg",
     f"{CARD}/README.md": "results/model-card.md",
-    f"{CARD}/reliability.png": "results/reliability.png",
+    **{f"{CARD}/{chart.name}": f"results/{chart.name}" for chart in (ROOT / CARD).glob("*-*.png")},
 } | {
     f"examples/{path.name}": f"learn/{path.stem}.md"
     for path in ROOT.glob("examples/*.py")

@@ -375,8 +375,8 @@ def _import_backbone_command(source: str, out: Path, image_size: int | None) -> 
 def sign_command(checkpoint: Path, key: Path) -> None:
     """Sign all files of a checkpoint, for `eulerlora serve --require-signature`.
 
-    Writes model.sig, in the format of OpenSSF Model Signing. Sign again after every command that
-    changes the folder, such as `eulerlora calibrate`.
+    Writes model.sig, in the format of OpenSSF Model Signing. Sign again after `eulerlora card`, and
+    sign each new checkpoint, such as that of `eulerlora calibrate`.
     """
     from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign  # noqa: PLC0415
 
@@ -508,5 +508,5 @@ def import_command(
     )
     click.echo(
         "next, with one folder of pictures for each class in DIR: "
-        f"eulerlora calibrate {out} --data DIR"
+        f"eulerlora calibrate {out} --data DIR --out NEW"
     )

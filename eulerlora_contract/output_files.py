@@ -1,9 +1,9 @@
 """Files and folders that appear complete or not at all; one error for a full or failing disk.
 
-All that the project writes passes through `atomic_write`, `new_folder` or `changed_folder`. Each of
-them prepares its files in a workspace, a folder `.NAME.XXXXXXXX.partial` beside the target, and
-puts them in place by one rename. A killed process leaves its workspace, which the next one that
-writes the same target removes.
+All that the project writes passes through `atomic_write` or `new_folder`. Both prepare their files
+in a workspace, a folder `.NAME.XXXXXXXX.partial` beside the target, and put them in place by one
+rename. A killed process leaves its workspace, which the next one that writes the same target
+removes.
 """
 
 import errno
@@ -13,20 +13,14 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TextIO
 
-from eulerlora_contract.errors import CheckpointError, EulerLoRAError, StorageError
+from eulerlora_contract.errors import CheckpointError, StorageError
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NEXT = ".next"
-"""Subfolder with the files of a change that replaces several files of a folder."""
-_MAX_READS = 10
-"""Attempts at reading a folder that another process changes."""
-
-_Read = TypeVar("_Read")
 
 
 @contextmanager
@@ -110,101 +104,26 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder that becomes `folder` when the block succeeds.
 
     A volume, such as that of a container, cannot be replaced, and the current folder would be
-    another one for its user: their files appear as those of `changed_folder`. The target of a link
-    is replaced, not the link. Raises StorageError.
+    another one for its user: the complete files are moved into them one by one. The target of a
+    link is replaced, not the link. Raises StorageError.
     """
     folder = Path(os.path.realpath(folder))
-    if folder.is_mount() or (folder.exists() and folder.samefile(Path())):
-        with changed_folder(folder) as partial:
-            yield partial
-        return
+    is_filled = folder.is_mount() or (folder.exists() and folder.samefile(Path()))
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _workspace(folder) as partial:
+        with _workspace(folder / "new" if is_filled else folder) as partial:
             partial.mkdir()
             usual = _mode(partial)
             yield partial
             _sync_tree(partial)
-            partial.chmod(_mode(folder, usual))
-            partial.replace(folder)
-            sync_folder(folder.parent)
-
-
-@contextmanager
-def changed_folder(folder: Path) -> Iterator[Path]:
-    """Yields a temporary folder whose files replace those of `folder` in one step.
-
-    The step is the rename of the temporary folder to `.next`, in which readers look first
-    (`current_file`). The files are then moved to `folder`, by this process or, if it is killed, by
-    the next one that changes the folder. `folder` itself stays, so that it can be a volume. Raises
-    StorageError.
-    """
-    with storage_errors(folder), _workspace(folder / NEXT) as partial:
-        partial.mkdir()
-        yield partial
-        _sync_tree(partial)
-        partial.chmod(_mode(folder))
-        while True:
-            _finish_change(folder)
-            try:
-                partial.rename(folder / NEXT)
-            except OSError as error:  # another process was faster
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
+            if is_filled:
+                for path in sorted(partial.iterdir()):
+                    path.rename(folder / path.name)
+                sync_folder(folder)
             else:
-                break
-        sync_folder(folder)
-        _finish_change(folder)
-
-
-def current_file(folder: Path, name: str) -> Path:
-    """The path of a file in a folder that `changed_folder` changes."""
-    changed = folder / NEXT / name
-    return changed if os.path.lexists(changed) else folder / name
-
-
-def read_unchanged(folder: Path, read: Callable[[], _Read]) -> _Read:
-    """Runs `read`, which reads several files of a folder, all from before a change or after."""
-    for _ in range(_MAX_READS - 1):
-        before = _entries(folder)
-        try:
-            result = read()
-        except (EulerLoRAError, OSError):
-            if _entries(folder) == before:
-                raise
-        else:
-            if _entries(folder) == before:
-                return result
-    return read()
-
-
-def _entries(folder: Path) -> list[tuple[int, int] | None]:
-    """What differs after a file was added to a folder, removed from it or replaced."""
-    found: list[tuple[int, int] | None] = []
-    for path in (folder, folder / NEXT):
-        try:
-            state = path.stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((state.st_ino, state.st_mtime_ns))
-    return found
-
-
-def _finish_change(folder: Path) -> None:
-    """Several processes can do so at once."""
-    changed = folder / NEXT
-    try:
-        files = sorted(changed.iterdir())
-    except FileNotFoundError:
-        return
-    for file in files:
-        with suppress(FileNotFoundError):  # another process has moved it
-            file.chmod(_mode(folder / file.name, _mode(file)))
-            file.replace(folder / file.name)
-    sync_folder(folder)
-    with suppress(OSError):  # another process has removed it, or renamed its own to it
-        changed.rmdir()
+                partial.chmod(_mode(folder, usual))
+                partial.replace(folder)
+                sync_folder(folder.parent)
 
 
 @contextmanager

@@ -60,6 +60,6 @@ assert other.ood is None and other.unfamiliar is None
 print(*(warning.message for warning in other.warnings), sep="\n")
 
 # %% [markdown]
-# `eulerlora calibrate CHECKPOINT --data DIR` sets the thresholds, and `eulerlora evaluate
-# CHECKPOINT --data DIR --ood DIR/other` measures them on other pictures
+# `eulerlora calibrate CHECKPOINT --data DIR --out NEW` writes a checkpoint with new thresholds, and
+# `eulerlora evaluate NEW --data DIR --ood DIR/other` measures them on other pictures
 # ([evaluate](../docs/how-to/evaluate.md)). Next: [a clinic's calibration and monitor](clinic.py).

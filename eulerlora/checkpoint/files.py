@@ -3,10 +3,12 @@
 Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
 `backbone.safetensors` unless the backbone is one of torchvision's published weights,
 `ood.safetensors` if feature statistics were fitted, `training_images.safetensors` if the digests of
-the training images are known, and `reliability.png` if the card shows an evaluation. A checkpoint
-is data: no pickle in it is ever read, and only regular files are. A command that changes several of
-its files does so in one step (`eulerlora_contract.output_files.changed_folder`); readers find them
-with `current_file`.
+the training images are known, and a chart `reliability-*.png` if the card shows an evaluation. A
+checkpoint is data: no pickle in it is ever read, and only regular files are.
+
+A checkpoint never changes: what fits it again writes a new folder (`copy_checkpoint`), and only
+`README.md` and its chart are replaced. Should somebody edit the files while they are read, a loaded
+model is still that of its revision: `config.json` is read once, and has the digests of all tensors.
 
 The known answer is an image with the probabilities that an intact model returns in float32 on a
 CPU: `known_answer.png` has smooth random colours, and `known_answer.json` has its SHA-256 and the
@@ -16,6 +18,7 @@ probabilities.
 import hashlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,14 +62,11 @@ from eulerlora.nn.network import (
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.settings import UNSCALED, Draw, Preprocessing, Provenance, Temperatures
 from eulerlora_contract.answers import ClassName
-from eulerlora_contract.errors import CheckpointError, ImageError, SettingsError
+from eulerlora_contract.errors import CheckpointError, ImageError, OutputPathError, SettingsError
 from eulerlora_contract.output_files import (
-    NEXT,
     atomic_write,
     check_free,
-    current_file,
     new_folder,
-    read_unchanged,
     write_text,
 )
 from eulerlora_contract.sampling import SAMPLERS, Precision
@@ -191,7 +191,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     Raises CheckpointError, with file and reason, if a file is missing or damaged, or if the image,
     the probabilities and the config do not match.
     """
-    image_path, expected_path = (current_file(folder, n) for n in (IMAGE_FILE, EXPECTED_FILE))
+    image_path, expected_path = folder / IMAGE_FILE, folder / EXPECTED_FILE
     try:
         stored = _KnownAnswerFile.model_validate_json(_read(expected_path))
     except ValidationError as error:
@@ -239,11 +239,10 @@ def _check_kinds(folder: Path) -> None:
     A link could show any file of the machine, and reading a pipe might never end. The links of a
     snapshot in the Hub's cache lead to the folder `blobs` beside `snapshots`.
     """
-    changed = folder / NEXT
-    for path in (*_listed(folder), *([] if changed.is_symlink() else _listed(changed))):
+    for path in _listed(folder):
         try:
             mode = path.lstat().st_mode
-        except FileNotFoundError:  # another process changes the folder
+        except FileNotFoundError:  # somebody changes the folder
             continue
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or _is_blob(path)):
             raise CheckpointError(path, f"expected a regular file, got {file_type(mode)}")
@@ -281,7 +280,9 @@ FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safete
 CALIBRATION_IMAGES = "calibration"
 """The digests of images that thresholds, temperatures or sets were fitted to, in the latter."""
 CONFIG_FILE, ADAPTERS_FILE = "config.json", "adapters.safetensors"
-CHART_FILE = "reliability.png"
+CARD_CHARTS = "reliability-*.png"
+"""The chart of the model card, whose name has a digest, so that `README.md` names the right one."""
+_COPIED = (ADAPTERS_FILE, BACKBONE_FILE, CARD_CHARTS, "LICENSE*")
 DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
 """The folder of the checkpoint that ships with the package."""
 
@@ -311,22 +312,18 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     The network is built without memory for its weights, which are then those of the files: the
     numbers in `config.json` alone allocate nothing. Raises CheckpointError, with file and reason.
     """
-
-    def read() -> Checkpoint:
-        text, config = _read_config(folder)
-        settings, backbone = config.adapters.settings, _read_backbone(folder, config)
-        with torch.device("meta"):
-            network = build_network(
-                backbone, settings, len(config.classes), config.preprocessing, config.method
-            )
-        path = current_file(folder, ADAPTERS_FILE)
-        tensors = read_tensors(path, dict(network.adapter_parameters()))
-        check_digest(path, tensors, config.adapters.sha256)
-        network.load_state_dict(tensors, strict=False, assign=True)
-        distance = _read_feature_distance(folder, config)
-        return Checkpoint(network.eval(), config, _revision(text), distance, folder)
-
-    return read_unchanged(folder, read)
+    text, config = _read_config(folder)
+    settings, backbone = config.adapters.settings, _read_backbone(folder, config)
+    with torch.device("meta"):
+        network = build_network(
+            backbone, settings, len(config.classes), config.preprocessing, config.method
+        )
+    path = folder / ADAPTERS_FILE
+    tensors = read_tensors(path, dict(network.adapter_parameters()))
+    check_digest(path, tensors, config.adapters.sha256)
+    network.load_state_dict(tensors, strict=False, assign=True)
+    distance = _read_feature_distance(folder, config)
+    return Checkpoint(network.eval(), config, _revision(text), distance, folder)
 
 
 def revision_of(config: CheckpointConfig) -> str:
@@ -335,12 +332,12 @@ def revision_of(config: CheckpointConfig) -> str:
 
 def stored_revision(folder: Path) -> str:
     """Reads the revision of a checkpoint, but not its weights. Raises CheckpointError."""
-    return _revision(read_unchanged(folder, lambda: _read_config(folder))[0])
+    return _revision(_read_config(folder)[0])
 
 
 def read_config(folder: Path) -> CheckpointConfig:
     """Reads the config of a checkpoint, but not its weights. Raises CheckpointError."""
-    return read_unchanged(folder, lambda: _read_config(folder))[1]
+    return _read_config(folder)[1]
 
 
 def save_checkpoint(
@@ -350,12 +347,13 @@ def save_checkpoint(
     card: str,
     dtype: torch.dtype = torch.float32,
     training_images: Mapping[str, Tensor] | None = None,
+    statistics: FeatureStatistics | None = None,
 ) -> None:
     """Writes a checkpoint to `folder`, missing or empty, which appears complete or not at all.
 
     The known answer is computed from the written files. The backbone is written unless the config
     names a published one; the digests of the config must be those of the weights rounded to
-    `dtype`. `training_images` are as in `read_training_images`.
+    `dtype`, and of the feature statistics. `training_images` are as in `read_training_images`.
 
     Raises CheckpointError if `folder` is not empty, and StorageError.
     """
@@ -371,12 +369,72 @@ def save_checkpoint(
                 dtype,
                 config.preprocessing.model_copy(update=chosen_by_recipe),
             )
-        if training_images:
-            digest = write_training_images(partial, training_images)
-            config = config.model_copy(update={"training_images_sha256": digest})
-        write_card(partial, card)
-        write_config(partial, config)
-        write_known_answer(partial, load_checkpoint(partial).network, config)
+        _complete_checkpoint(partial, config, card, training_images or {}, statistics)
+
+
+def check_new_checkpoint(out: Path, source: Path) -> None:
+    """Raises OutputPathError or CheckpointError unless `out` is new or empty, outside of `source`.
+
+    To be called before the long work whose result `copy_checkpoint` writes.
+    """
+    if out.resolve().is_relative_to(source.resolve()):
+        raise OutputPathError(
+            f"{out}: expected a folder outside of the checkpoint {source}, which never changes"
+        )
+    check_free(out)
+
+
+def copy_checkpoint(
+    folder: Path,
+    source: Path,
+    config: CheckpointConfig,
+    card: str,
+    training_images: Mapping[str, Tensor],
+    statistics: FeatureStatistics | None,
+    adapters: Mapping[str, Tensor] | None = None,
+) -> CheckpointConfig:
+    """Writes a checkpoint with the weights of that in `source`, which does not change.
+
+    Args:
+        folder: Empty, such as that of `new_folder`.
+        source: Of the weights; if they are not those of `config`, it is refused.
+        config: Of the new checkpoint.
+        card: Of the new checkpoint.
+        training_images: As in `read_training_images`.
+        statistics: Of the features; their digest is in the config.
+        adapters: That replace those of `source`; their digest is in the config.
+
+    Returns:
+        The written config: with the digest of the training images.
+
+    Raises:
+        CheckpointError: For files in `source` that are damaged or no longer those of the config.
+    """
+    for path in (path for pattern in _COPIED for path in source.glob(pattern)):
+        with atomic_write(folder / path.name) as copied:
+            shutil.copyfile(path, copied)
+    if adapters is not None:
+        write_tensors(folder / ADAPTERS_FILE, adapters, torch.float32, {})
+    return _complete_checkpoint(folder, config, card, training_images, statistics)
+
+
+def _complete_checkpoint(
+    folder: Path,
+    config: CheckpointConfig,
+    card: str,
+    training_images: Mapping[str, Tensor],
+    statistics: FeatureStatistics | None,
+) -> CheckpointConfig:
+    """Adds all other files to the weights; the known answer is computed from the written files."""
+    if training_images:
+        digest = write_training_images(folder, training_images)
+        config = config.model_copy(update={"training_images_sha256": digest})
+    if statistics is not None:
+        write_tensors(folder / FEATURES_FILE, statistics.tensors, torch.float32, {})
+    write_card(folder, card)
+    write_config(folder, config)
+    write_known_answer(folder, load_checkpoint(folder).network, config)
+    return config
 
 
 def write_training_images(folder: Path, digests: Mapping[str, Tensor]) -> str:
@@ -439,24 +497,20 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
     `backbone`; and by CALIBRATION_IMAGES. Empty if `config.json` has no digest of their file.
     Raises CheckpointError for a file that is damaged or has another digest.
     """
-
-    def read() -> dict[str, Tensor]:
-        expected = _read_config(folder)[1].training_images_sha256
-        if expected is None:
-            return {}
-        path = current_file(folder, TRAINING_IMAGES_FILE)
-        try:
-            if file_sha256(path) != expected:
-                raise CheckpointError(path, f"its SHA-256 differs from that in {CONFIG_FILE}")
-            digests = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(path, "not a readable safetensors file") from error
-        for name, tensor in digests.items():
-            if tensor.dtype != torch.int64 or tensor.ndim != 1:
-                raise CheckpointError(path, f"{name}: expected (images,) int64")
-        return digests
-
-    return read_unchanged(folder, read)
+    expected = _read_config(folder)[1].training_images_sha256
+    if expected is None:
+        return {}
+    path = folder / TRAINING_IMAGES_FILE
+    try:
+        if file_sha256(path) != expected:
+            raise CheckpointError(path, f"its SHA-256 differs from that in {CONFIG_FILE}")
+        digests = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(path, "not a readable safetensors file") from error
+    for name, tensor in digests.items():
+        if tensor.dtype != torch.int64 or tensor.ndim != 1:
+            raise CheckpointError(path, f"{name}: expected (images,) int64")
+    return digests
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
@@ -466,7 +520,7 @@ def write_config(folder: Path, config: CheckpointConfig) -> None:
 def stored_card(folder: Path) -> str:
     """Reads the model card of a checkpoint. Raises CheckpointError."""
     _check_kinds(folder)
-    return _read(current_file(folder, CARD_FILE)).decode("utf-8", errors="replace")
+    return _read(folder / CARD_FILE).decode("utf-8", errors="replace")
 
 
 def write_card(folder: Path, card: str) -> None:
@@ -484,7 +538,7 @@ def _revision(text: bytes) -> str:
 
 def _read_config(folder: Path) -> tuple[bytes, CheckpointConfig]:
     _check_kinds(folder)
-    path = current_file(folder, CONFIG_FILE)
+    path = folder / CONFIG_FILE
     text = _read(path)
     try:
         return text, CheckpointConfig.model_validate_json(text)
@@ -495,10 +549,10 @@ def _read_config(folder: Path) -> tuple[bytes, CheckpointConfig]:
 def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
     expected = config.backbone
     if expected.published is None:
-        path = current_file(folder, BACKBONE_FILE)
+        path = folder / BACKBONE_FILE
         backbone = read_backbone_weights(path, expected.settings)
     else:
-        path = current_file(folder, CONFIG_FILE)
+        path = folder / CONFIG_FILE
         try:
             backbone = published_backbone(expected.published)
         except (SettingsError, OSError) as error:
@@ -509,15 +563,10 @@ def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
     return backbone
 
 
-def write_feature_statistics(folder: Path, statistics: FeatureStatistics) -> None:
-    """Writes `ood.safetensors` to a checkpoint's folder atomically. Raises StorageError."""
-    write_tensors(folder / FEATURES_FILE, statistics.tensors, torch.float32, {})
-
-
 def _read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDistance | None:
     if config.features is None:
         return None
-    path = current_file(folder, FEATURES_FILE)
+    path = folder / FEATURES_FILE
     width = FEATURES_PER_WIDTH * config.backbone.settings.width
     with torch.device("meta"):  # only the shapes matter
         expected = {

@@ -8,16 +8,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from eulerlora.checkpoint.files import CHART_FILE, FEATURES_FILE, TRAINING_IMAGES_FILE
+from eulerlora.checkpoint.files import CARD_CHARTS, FEATURES_FILE, TRAINING_IMAGES_FILE
 from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.checkpoint.weights import BACKBONE_FILE
 from eulerlora_contract.errors import HubError
-from eulerlora_contract.output_files import NEXT, changed_folder
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 PREFIX = "hf://"
 _FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*", SIGNATURE_FILE)
-_OPTIONAL = (BACKBONE_FILE, CHART_FILE, FEATURES_FILE, SIGNATURE_FILE, TRAINING_IMAGES_FILE)
+_OPTIONAL = (BACKBONE_FILE, CARD_CHARTS, FEATURES_FILE, SIGNATURE_FILE, TRAINING_IMAGES_FILE)
 """Files that not every checkpoint has: an upload deletes those of an earlier one."""
 _PICKLES = ("pytorch_model*.bin", "open_clip_pytorch_model.bin")
 
@@ -77,9 +76,6 @@ def upload(
     Raises:
         HubError: If the Hub refuses the upload or cannot be reached.
     """
-    if (folder / NEXT).exists():
-        with changed_folder(folder):  # completes a change that was interrupted
-            pass
     with _hub_errors(repository):
         api = _client().HfApi(token=options.pop("token", None))
         api.create_repo(repository.name, private=private, exist_ok=True)

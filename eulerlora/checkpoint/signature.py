@@ -15,7 +15,7 @@ from typing import Any
 
 from eulerlora.checkpoint.weights import read_whole
 from eulerlora_contract.errors import CheckpointError, SettingsError
-from eulerlora_contract.output_files import atomic_write, changed_folder
+from eulerlora_contract.output_files import atomic_write
 
 SIGNATURE_FILE = "model.sig"
 Verify = Callable[[Path], None]
@@ -40,8 +40,6 @@ def sign(folder: Path, key: Path) -> None:
     signer = _with_key(signing.Config().use_elliptic_key_signer, private_key=key)
     if not folder.is_dir():
         raise CheckpointError(folder, "there is no such folder")
-    with changed_folder(folder):  # completes a change that was interrupted
-        pass
     with TemporaryDirectory() as temporary:
         signature = Path(temporary) / SIGNATURE_FILE
         try:

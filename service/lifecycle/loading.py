@@ -23,7 +23,6 @@ from eulerlora.checkpoint.files import (
     CONFIG_FILE,
     DEFAULT_CHECKPOINT,
     EXPECTED_FILE,
-    Checkpoint,
     KnownAnswer,
     load_checkpoint,
     predict_known_answer,
@@ -37,7 +36,6 @@ from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
-from eulerlora_contract.output_files import current_file, read_unchanged
 from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PrecisionChoice
 from service.inference.engine import InferenceItem, ServedModel
@@ -62,6 +60,7 @@ class CheckpointSource:
     """A checkpoint to serve.
 
     Attributes:
+        folder: Or a link to it, which every load follows anew.
         name: In requests; None for that of the checkpoint.
         url: Of its repository at a commit, None for a folder.
     """
@@ -135,8 +134,11 @@ def load_checked(
     Raises:
         CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
     """
-    folder = source.folder
-    checkpoint, known, (card, licence) = read_unchanged(folder, lambda: _read(folder, verify))
+    folder = source.folder.resolve()  # all files from one folder if a link changes meanwhile
+    if verify is not None:
+        verify(folder)
+    checkpoint = load_checkpoint(folder)
+    known, (card, licence) = read_known_answer(folder, checkpoint.config), read_card(folder)
     model = EulerLoRA.of(checkpoint, device, precision, compiler)
     served = ServedModel(model, card, source.url, source.name, licence)
     logger.info("model %s: precision %s: %s", served.name, model.precision, model.precision_reason)
@@ -154,22 +156,13 @@ def load_checked(
     return CheckedModel(source, known, served)
 
 
-def _read(
-    folder: Path, verify: Verify | None
-) -> tuple[Checkpoint, KnownAnswer, tuple[str, str | None]]:
-    if verify is not None:
-        verify(folder)
-    checkpoint = load_checkpoint(folder)
-    return checkpoint, read_known_answer(folder, checkpoint.config), read_card(folder)
-
-
 def read_card(folder: Path) -> tuple[str, str | None]:
     """The model card of a checkpoint without its front matter, and the licence in that.
 
     A card that is missing or unreadable is empty.
     """
     try:
-        with current_file(folder, CARD_FILE).open("rb") as file:
+        with (folder / CARD_FILE).open("rb") as file:
             text = file.read(MAX_CARD_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return "", None
@@ -194,7 +187,7 @@ def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:
 def newer_revision(
     current: CheckedModel, load: Load, others: Iterable[EulerLoRA]
 ) -> CheckedModel | None:
-    """Loads the model that is now in the folder of `current`; None for the same revision.
+    """Loads the model that the source of `current` has now; None for the same revision.
 
     It reads the weights in either case: they can be damaged although `config.json`, and with it the
     revision, is the same.

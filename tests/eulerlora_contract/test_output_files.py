@@ -15,14 +15,10 @@ import pytest
 
 from eulerlora_contract.errors import CheckpointError, StorageError
 from eulerlora_contract.output_files import (
-    NEXT,
     atomic_write,
-    changed_folder,
     check_free,
-    current_file,
     new_folder,
     open_output,
-    read_unchanged,
     storage_errors,
 )
 from eulerlora_contract.printable import NO_BREAK, csv_text, printable, write_csv_rows
@@ -57,16 +53,12 @@ def private_umask() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
-def test_what_replaces_a_file_or_folder_keeps_its_mode(tmp_path: Path, mode: int) -> None:
-    file, folder = tmp_path / "rows.csv", tmp_path / "folder"
-    for path in (file, folder / "a"):
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-        path.chmod(mode)
-    with open_output(file) as output:
+def test_what_replaces_a_file_keeps_its_mode(path: Path, mode: int) -> None:
+    path.touch()
+    path.chmod(mode)
+    with open_output(path) as output:
         output.write("new")
-    change(folder, "new")
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, folder / "a")] == [mode] * 2
+    assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 @pytest.mark.usefixtures("private_umask")
@@ -107,67 +99,12 @@ def test_the_next_writer_removes_what_a_killed_process_left(path: Path, write) -
     assert {p.name for p in path.parent.iterdir()} == {path.name, f".{path.name}.unrelated"}
 
 
-def change(folder: Path, text: str) -> None:
-    with changed_folder(folder) as partial:
-        for name in ("a", "b"):
-            (partial / name).write_text(text)
-
-
-def read(folder: Path) -> str:
-    return "".join(current_file(folder, name).read_text() for name in ("a", "b"))
-
-
-def test_files_of_a_folder_are_replaced_in_one_step_and_others_stay(tmp_path: Path) -> None:
-    (tmp_path / "c").touch()
-    change(tmp_path, "1")
-    with changed_folder(tmp_path) as partial:
-        (partial / "a").write_text("2")
-        assert read(tmp_path) == "11"
-    assert read(tmp_path) == "21"
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "c"}
-
-
-@pytest.mark.parametrize("moved", [(), ("a",), ("a", "b")])
-def test_an_interrupted_change_is_read_as_done_and_the_next_one_finishes_it(
-    tmp_path: Path, moved: tuple[str, ...]
-) -> None:
-    change(tmp_path, "1")
-    (tmp_path / NEXT).mkdir()
-    for name in ("a", "b"):
-        (tmp_path / (name if name in moved else f"{NEXT}/{name}")).write_text("2")
-    assert read(tmp_path) == "22"
-    with changed_folder(tmp_path) as partial:
-        (partial / "c").touch()
-    assert [(tmp_path / name).read_text() for name in ("a", "b")] == ["2", "2"]
-    assert not (tmp_path / NEXT).exists()
-
-
-def test_a_reader_sees_no_mixture_while_a_folder_changes(tmp_path: Path) -> None:
-    change(tmp_path, "0")
-    done = threading.Event()
-
-    def write() -> None:
-        for number in range(10):
-            change(tmp_path, str(number))
-        done.set()
-
-    writers = [threading.Thread(target=write) for _ in range(2)]
-    for writer in writers:
-        writer.start()
-    seen = set()
-    while not done.is_set():
-        seen.add(read_unchanged(tmp_path, lambda: read(tmp_path)))
-    for writer in writers:
-        writer.join()
-    assert seen <= {f"{number}{number}" for number in range(10)}
-
-
 def test_a_volume_is_filled_and_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path)
     inode = tmp_path.stat().st_ino
-    (tmp_path / ".next.0123abcd.partial").mkdir()  # of a killed process
+    (tmp_path / ".new.0123abcd.partial").mkdir()  # of a killed process
     check_free(tmp_path)
     with new_folder(tmp_path) as partial:
         (partial / "folder").mkdir()

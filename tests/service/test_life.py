@@ -1,6 +1,7 @@
 """A real server process: start, signals, reloads under load, and failures."""
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -24,6 +25,8 @@ from service.inference import engine
 from service.lifecycle import lifecycle
 from service.settings import NESTED, PREFIX, STOP_MARGIN_S
 from tests.server_process import END_S, START_S, ServerProcess, serving, wait_until
+from training.calibration.calibrate import calibrate_checkpoint
+from training.data.images import ImageParts, LabelledImage
 
 CLIENTS = 4
 DRAIN_S = 10_000
@@ -221,6 +224,48 @@ def test_sighup_under_load_serves_the_new_revision_without_a_failed_request(
             wait_until(lambda: load.responses[200, after] > 5, END_S)
         assert set(load.responses) == {(200, before), (200, after)}
         assert load.lost == []
+
+
+def test_sighup_follows_a_link_to_the_newest_checkpoint(
+    checkpoint_folder: Path, photo, png: bytes, tmp_path: Path, make_network, make_config
+) -> None:
+    first, second, other = (tmp_path / name for name in ("1", "2", "other"))
+    shutil.copytree(checkpoint_folder, first)
+    photo.save(tmp_path / "photo.png")
+    images = [LabelledImage("photo.png", tmp_path / "photo.png", label) for label in range(3)]
+    parts = ImageParts("photos", (), {"train": images, "test": images})
+    calibrate_checkpoint(first, second, parts, torch.device("cpu"), samples=[4])
+    network = make_network(seed=7)
+    save_checkpoint(other, network, make_config(network, name="other"), "# card\n")
+    before, after = stored_revision(first), stored_revision(second)
+    link = tmp_path / "current"
+    link.symlink_to("1")
+    with serving(link) as server:
+        server.wait_for("/readyz", 200)
+        assert server.predict(png).json()["revision"] == before
+        for target in ("nothing", "other"):
+            switch(link, target)
+            refusals = server.log.count(f"still serving revision {before}")
+            server.signal(signal.SIGHUP)
+            wait_until(
+                lambda count=refusals: server.log.count(f"still serving revision {before}") > count,
+                END_S,
+            )
+            assert "eulerlora_last_reload_successful 0.0" in server.get("/metrics").text
+            assert server.predict(png).json()["revision"] == before
+        switch(link, "2")
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: server.predict(png).json()["revision"] == after, END_S)
+        metric = "eulerlora_last_reload_successful 1.0"
+        wait_until(lambda: metric in server.get("/metrics").text, END_S)
+        assert stored_revision(first) == before
+
+
+def switch(link: Path, target: str) -> None:
+    """As `ln -sfn`, in one step."""
+    new = link.with_name("next link")
+    new.symlink_to(target)
+    new.replace(link)
 
 
 def drain_while_loading() -> None:

@@ -15,8 +15,10 @@ from torch import Tensor
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import (
     CONFIG_FILE,
+    Checkpoint,
     load_checkpoint,
     read_config,
+    revision_of,
     save_checkpoint,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
@@ -25,7 +27,7 @@ from eulerlora.nn.method import Batch
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Provenance
 from eulerlora_contract.errors import DataError, SettingsError
-from eulerlora_contract.output_files import check_free
+from eulerlora_contract.output_files import check_free, new_folder
 from eulerlora_contract.progress import track
 from training.adaptation.network import (
     FrozenBackbone,
@@ -125,6 +127,12 @@ class _SharedRun:
         return hashlib.sha256(f"{images} {backbone}".encode()).hexdigest()
 
     @property
+    def has_temperatures(self) -> bool:
+        """False for an ensemble: the mean of calibrated members is less confident than right."""
+        is_one = self.recipe.evaluation.temperature and len(self.folders) == 1
+        return is_one and has_temperature(self.images)
+
+    @property
     def training_digests(self) -> Mapping[str, Tensor]:
         """Digests of the images that the weights depend on, those of validation included."""
         parts = ("train", "outliers", "validation")
@@ -157,15 +165,16 @@ def train(
     restart: bool = False,
     evaluation: bool = True,
 ) -> None:
-    """Runs a recipe: trains, saves, calibrates, evaluates, and writes report and model card.
+    """Runs a recipe: trains, calibrates, saves, evaluates, and writes report and model card.
 
-    A checkpoint appears in `out` atomically after training, those of an ensemble of whole networks
-    in `member_folders`. Until then, the state of a training is in `state_file` of its folder;
-    `resume` continues from it, or with the next member or the evaluation if the checkpoint exists,
-    if recipe, seed and images are the same; `restart` discards it; without either it is refused.
-    The report in `out` is that of all members together; a run that has it is finished, and is not
-    calibrated again. Without `evaluation` a run ends with its checkpoints, before anything is
-    measured on the test part.
+    A calibrated checkpoint appears in `out` atomically after training, those of an ensemble of
+    whole networks in `member_folders`. Until then, the state of a training is in `state_file` of
+    its folder; `resume` continues from it, or with the next member or the evaluation if the
+    checkpoint exists, if recipe, seed and images are the same; `restart` discards it; without
+    either it is refused.
+    The report in `out` is that of all members together; a run that has it is finished. Without
+    `evaluation` a run ends with its checkpoints, before anything is measured on the test part: they
+    have no calibration if the data have no calibration part.
 
     Prints the data and the run before the first step, and the test accuracy at the end. Paths in
     the recipe are relative to `recipe_folder`. With `skip_bad`, unusable images are skipped and
@@ -219,7 +228,7 @@ def train(
             if main:  # it was stored before the checkpoint
                 state_file(folders[index]).unlink(missing_ok=True)
         else:
-            _train_member(shared, index)
+            _train_member(shared, index, evaluation or "calibration" in images.parts)
         accelerator.wait_for_everyone()
     if main and all(finished) and (out / REPORT / JSON).exists():
         print_lines([f"the run in {out} is finished"])
@@ -276,7 +285,7 @@ def _read_labelled(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> ImagePa
     return images
 
 
-def _train_member(shared: _SharedRun, index: int) -> None:
+def _train_member(shared: _SharedRun, index: int, calibrated: bool) -> None:
     images, outliers, folders = shared.images, shared.outliers, shared.folders
     accelerator, folder = shared.accelerator, folders[index]
     device = accelerator.device
@@ -318,8 +327,24 @@ def _train_member(shared: _SharedRun, index: int) -> None:
         frozen = replace(frozen, published=None, provenance=frozen.provenance | named)
         provenance |= {"member": {"index": index, "seed": recipe.seed}}
     config = _checkpoint_config(recipe, network, frozen, images, provenance)
+    digests, statistics = shared.training_digests, None
+    if calibrated:
+        chosen = shared.recipe.evaluation
+        checkpoint = Checkpoint(network.eval(), config, revision_of(config))
+        fitted = calibrate(
+            checkpoint,
+            images,
+            device,
+            chosen.calibrated,
+            chosen.sampler,
+            precision="auto",
+            views=chosen.views,
+            temperature=shared.has_temperatures,
+        )
+        config, statistics = fitted.config, fitted.statistics
+        digests = {**digests, **fitted.images}
     card = model_card(config, None)
-    save_checkpoint(folder, network, config, card, dtype, shared.training_digests)
+    save_checkpoint(folder, network, config, card, dtype, digests, statistics)
     state.unlink(missing_ok=True)
 
 
@@ -410,26 +435,13 @@ class RecipeRun:
 def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
     settings, images, folders = shared.recipe.evaluation, shared.images, shared.folders
     device = shared.accelerator.device
-    # the mean of members that are calibrated one by one would be less confident than right
-    has_temperatures = settings.temperature and len(folders) == 1 and has_temperature(images)
-    for folder in folders:
-        calibrate(
-            folder,
-            images,
-            device,
-            settings.calibrated,
-            settings.sampler,
-            precision="auto",
-            views=settings.views,
-            temperature=has_temperatures,
-        )
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
     options = [model.options("det"), model.options("stoch", settings.samples)]
     evaluation = evaluate(model, images, shared.ood, options, settings.ood_images, others)
     if shared.probe is not None:
         head = shared.probe.to(device)
         tested = head_log_probabilities(head, images.parts["test"])
-        if has_temperatures:  # as that of the model
+        if shared.has_temperatures:  # as that of the model
             held_out = images.parts["calibration"]
             fit = fit_temperature(
                 head_log_probabilities(head, held_out).unsqueeze(1),
@@ -439,9 +451,10 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
             tested = (tested / fit.temperature).log_softmax(dim=-1)
         probe = compare_with_probe(evaluation.test, tested)
         evaluation = replace(evaluation, report=replace(evaluation.report, probe=probe))
-    write_report(out / REPORT, evaluation)
-    if not others:
-        write_model_card(out, out / REPORT)
+    with new_folder(out / REPORT) as partial:  # complete once the card is that of the report
+        write_report(partial, evaluation)
+        if not others:
+            write_model_card(out, partial)
     training = model.config.provenance["training"]
     print_lines(result_lines(evaluation.report, training, folders[0], out / REPORT))
 

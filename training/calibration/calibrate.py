@@ -1,22 +1,24 @@
 """Calibration of a checkpoint: feature statistics, thresholds and prediction sets."""
 
 import copy
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig, FeatureConfig
 from eulerlora.checkpoint.files import (
     CALIBRATION_IMAGES,
+    Checkpoint,
+    check_new_checkpoint,
+    copy_checkpoint,
     load_checkpoint,
     read_training_images,
-    write_config,
-    write_feature_statistics,
-    write_known_answer,
-    write_training_images,
+    stored_card,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
@@ -28,7 +30,7 @@ from eulerlora.scores.ood_scores import (
     fit_feature_statistics,
 )
 from eulerlora.settings import Provenance, RuntimeSettings
-from eulerlora_contract.output_files import changed_folder
+from eulerlora_contract.output_files import new_folder
 from eulerlora_contract.sampling import (
     AUTO,
     DEFAULT_SAMPLES,
@@ -58,8 +60,44 @@ _MAX_FEATURE_IMAGES = 10_000
 """Training images, evenly spaced, from which the feature statistics are computed, at most."""
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """What `calibrate` fits.
+
+    Attributes:
+        config: Of the calibrated checkpoint.
+        statistics: Of the features, whose digest is in the config.
+        images: Digests of the images of the fit, as in `read_training_images`.
+    """
+
+    config: CheckpointConfig
+    statistics: FeatureStatistics
+    images: Mapping[str, Tensor]
+
+
+def calibrate_checkpoint(
+    source: Path, out: Path, images: ImageParts, device: torch.device, **options: Any
+) -> CheckpointConfig:
+    """Writes a new checkpoint to `out`: that in `source` with another calibration.
+
+    `options` are those of `calibrate`. The new folder appears complete or not at all.
+
+    Raises:
+        CheckpointError: If `out` is not empty, before any work.
+        OutputPathError: If `out` is in `source`, before any work.
+        DataError: As `calibrate`.
+        StorageError: For a full or failing disk.
+    """
+    check_new_checkpoint(out, source)
+    fitted = calibrate(load_checkpoint(source), images, device, **options)
+    known = {**read_training_images(source), **fitted.images}
+    card = stored_card(source)
+    with new_folder(out) as partial:
+        return copy_checkpoint(partial, source, fitted.config, card, known, fitted.statistics)
+
+
 def calibrate(
-    folder: Path,
+    checkpoint: Checkpoint,
     images: ImageParts,
     device: torch.device,
     samples: Sequence[int | Auto] = CALIBRATED_SAMPLES,
@@ -68,15 +106,14 @@ def calibrate(
     precision: PrecisionChoice = "float32",
     views: Views | None = None,
     temperature: bool = True,
-) -> CheckpointConfig:
-    """Calibrates the checkpoint in a folder, whose files change.
+) -> Calibration:
+    """Calibrates a checkpoint, whose network is on the CPU again afterwards.
 
     Fits, in this order: the feature statistics, to the training part; the temperature of each mode,
     if `temperature`, which is 1 otherwise; OOD thresholds and decision margins; with a
     coverage, prediction sets. All but the statistics are fitted to the calibration part, or (the
-    temperature excepted) to the test part of a split without one; the config names it. Replaces
-    `ood.safetensors`, the known answer and `config.json`; nothing of an earlier calibration
-    remains.
+    temperature excepted) to the test part of a split without one; the config names it. Nothing of
+    an earlier calibration remains.
 
     `samples` are those of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough
     images (`eulerlora.sampling.adaptive`), and has no sets. `sampler` and `views` replace those of
@@ -87,7 +124,6 @@ def calibrate(
     Raises:
         DataError: If a class has too few units for the coverage, before any work.
     """
-    checkpoint = load_checkpoint(folder)
     uncalibrated = checkpoint.config.model_copy(
         update={
             "provenance": _without_site_results(checkpoint.config.provenance),
@@ -126,17 +162,8 @@ def calibrate(
         fitted = with_prediction_sets(fitted, rounded, samples, coverage)
         changes = precision_changes(fitted, outputs, rounded, distance)
         fitted = fitted.model_copy(update={"bfloat16": changes})
-    digests = {
-        **read_training_images(folder),
-        CALIBRATION_IMAGES: image_digests(held_out).unique(),
-    }
-    with changed_folder(folder) as partial:
-        stored = write_training_images(partial, digests)
-        fitted = fitted.model_copy(update={"training_images_sha256": stored})
-        write_feature_statistics(partial, statistics)
-        write_known_answer(partial, checkpoint.network.cpu(), fitted)
-        write_config(partial, fitted)
-    return fitted
+    checkpoint.network.cpu()
+    return Calibration(fitted, statistics, {CALIBRATION_IMAGES: image_digests(held_out).unique()})
 
 
 def _without_site_results(provenance: Provenance) -> Provenance:

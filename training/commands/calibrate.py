@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES, configure_openmp, views_option
-from eulerlora_contract.program import PATH
+from eulerlora.commands import CHECKPOINT, PRECISION_CHOICES, configure_openmp, views_option
 from eulerlora_contract.sampling import SAMPLERS
-from training.commands.options import COVERAGES, data_option, image_options
+from training.commands.options import COVERAGES, data_option, image_options, out_option
 
 if TYPE_CHECKING:
     from eulerlora_contract.sampling import PrecisionChoice, Sampler, Views
@@ -19,10 +18,11 @@ if TYPE_CHECKING:
 
 @click.command(
     "calibrate",
-    epilog="\b\nExample:\n  eulerlora calibrate checkpoint --data data --coverage 0.9",
+    epilog="\b\nExample:\n  eulerlora calibrate default --data data --out calibrated",
 )
-@click.argument("checkpoint", type=PATH)
+@click.argument("checkpoint", type=CHECKPOINT)
 @data_option
+@out_option
 @click.option(
     "--sampler",
     type=click.Choice(SAMPLERS),
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 def calibrate_command(
     checkpoint: Path,
     data: Path,
+    out: Path,
     sampler: Sampler | None,
     views: Views | None,
     coverage: tuple[float, ...],
@@ -63,10 +64,10 @@ def calibrate_command(
     table: LabelTable,
     device: str,
 ) -> None:
-    """Set the OOD thresholds of a checkpoint from held-out images of its data set.
+    """Fit the OOD thresholds of a checkpoint to held-out images of its data set.
 
-    Changes the folder CHECKPOINT: replaces its config.json, ood.safetensors and known answer. The
-    revision changes, so that a policy that was fitted to the earlier one no longer applies.
+    Writes a new checkpoint to --out, with the weights and the model card of CHECKPOINT, which does
+    not change. Its revision is another one: a policy fitted to that of CHECKPOINT does not apply.
 
     Each mode gets a temperature, if the calibration part has five lesions of each class.
 
@@ -74,20 +75,32 @@ def calibrate_command(
     """
     configure_openmp()
     # These import torch.
-    from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
+    from eulerlora.checkpoint.files import (  # noqa: PLC0415
+        check_new_checkpoint,
+        read_config,
+        stored_revision,
+    )
     from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.calibration.calibrate import calibrate  # noqa: PLC0415
+    from training.calibration.calibrate import calibrate_checkpoint  # noqa: PLC0415
     from training.calibration.parts import calibrated_parts, parts_table  # noqa: PLC0415
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
-    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
+    from training.data.datasets import (  # noqa: PLC0415
+        check_outside_pictures,
+        checkpoint_dataset,
+        dataset_settings,
+    )
     from training.data.images import report_skipped  # noqa: PLC0415
 
     if always_include_rare and not coverage:
         raise click.UsageError("--always-include-rare requires --coverage")
-    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad, table)
+    stored = read_config(checkpoint)
+    check_new_checkpoint(out, checkpoint)  # before the data are read
+    check_outside_pictures(out, dataset_settings(stored), data)
+    images = checkpoint_dataset(stored, data, skip_bad, table)
     report_skipped(images)
-    config = calibrate(
+    config = calibrate_checkpoint(
         checkpoint,
+        out,
         images,
         choose_device(device),
         sampler=sampler,
@@ -96,3 +109,4 @@ def calibrate_command(
         views=views,
     )
     click.echo(parts_table(calibrated_parts(config)))
+    click.echo(f"{out}: revision {stored_revision(out)[:19]}")

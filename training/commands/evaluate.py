@@ -40,7 +40,7 @@ _MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for report.json, report.md, charts and predictions.csv.gz.",
+    help="A new folder for report.json, report.md, charts and predictions.csv.gz.",
 )
 @click.option(
     "--figures",
@@ -105,6 +105,7 @@ def evaluate_command(
     configure_openmp()
     # These import torch, and the report matplotlib.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
+    from eulerlora_contract.output_files import check_free, new_folder  # noqa: PLC0415
     from training.data.datasets import (  # noqa: PLC0415
         check_outside_pictures,
         dataset_settings,
@@ -133,11 +134,12 @@ def evaluate_command(
     sets = read_ood_sets(sources, images.parts[TEST], skip_bad)
     report_skipped(images, *sets)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # fails before the long work rather than after it
+        check_free(out)  # fails before the long work rather than after it
     evaluation = evaluate(model, images, sets, options, ood_images)
     click.echo(markdown(evaluation.report))
     if out is not None:
-        write_report(out, evaluation, figures, pictures)
+        with new_folder(out) as partial:
+            write_report(partial, evaluation, figures, pictures)
 
 
 @click.command(

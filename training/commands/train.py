@@ -94,8 +94,8 @@ def run_options(command: Command) -> Command:
     "evaluation",
     flag_value=False,
     default=True,
-    help="End with the uncalibrated checkpoint, before anything is measured on the test part; "
-    "--resume without this option calibrates and evaluates it.",
+    help="End with the checkpoint, before anything is measured on the test part; it has no "
+    "thresholds if the data have no calibration part. --resume without this option evaluates it.",
 )
 @table_options
 @run_options

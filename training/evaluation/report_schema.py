@@ -10,7 +10,6 @@ from pydantic import TypeAdapter, ValidationError
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_contract.answers import Unit
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import current_file
 from eulerlora_contract.sampling import Mode, Precision, Sampler
 from eulerlora_contract.settings import first_error
 from training.data.images import OodGroup
@@ -19,7 +18,7 @@ from training.evaluation.intervals import Estimate, Estimates, Proportion
 TEST = "test"
 FLAG_METRICS: Mapping[ScoreName, str] = {"msp": "flagged", "feature_distance": "unfamiliar"}
 """Names of the flagged shares of groups, by score."""
-JSON = "report.json"
+JSON, CHART_FILE = "report.json", "reliability.png"
 
 
 @dataclass(frozen=True)
@@ -275,7 +274,7 @@ def read_report(folder: Path) -> Report:
     Raises:
         DataError: If it is missing or invalid.
     """
-    path = current_file(folder, JSON)
+    path = folder / JSON
     try:
         return _JSON.validate_json(path.read_bytes())
     except OSError as error:

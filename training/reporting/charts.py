@@ -23,7 +23,6 @@ from sklearn.metrics import (
 )
 from torchvision.transforms.v2.functional import to_pil_image
 
-from eulerlora.checkpoint.files import CHART_FILE
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.output_files import atomic_write
@@ -37,7 +36,7 @@ from training.evaluation.metrics import (
     risk_coverage,
     selective_metrics,
 )
-from training.evaluation.report_schema import FLAG_METRICS, ModeReport
+from training.evaluation.report_schema import CHART_FILE, FLAG_METRICS, ModeReport
 from training.reporting.tables import SCORE_NAMES, counted_images, ood_groups
 
 FigureFormat = Literal["svg", "pdf"]

@@ -1,5 +1,6 @@
 """The model card of a checkpoint, its README.md, whose front matter the Hugging Face Hub reads."""
 
+import hashlib
 import json
 import re
 import shlex
@@ -8,18 +9,19 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import CHART_FILE, read_config, stored_revision, write_card
+from eulerlora.checkpoint.files import CARD_CHARTS, read_config, stored_revision
 from eulerlora.checkpoint.hub import REPOSITORY
+from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora.settings import Provenance
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import atomic_write, changed_folder, current_file
+from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.progress import format_duration
 from training.data.dataset import IMAGENET, DataSet
 from training.data.registry import DATA_SETS
 from training.evaluation.intervals import CONFIDENCE
 from training.evaluation.ood_sets import generated_sets
-from training.evaluation.report_schema import Report, read_report
+from training.evaluation.report_schema import CHART_FILE, Report, read_report
 from training.recipe.archives import archive_names
 from training.recipe.file import RECIPES
 from training.reporting.report import result_sections, summary_sections
@@ -101,19 +103,30 @@ def write_model_card(
             f"expected the performance of a policy fitted to revision {revision[:15]}... of "
             f"{folder}, got another; run `eulerlora policy fit` again"
         )
-    with changed_folder(folder) as partial:
-        with atomic_write(partial / CHART_FILE) as chart:
-            chart.write_bytes(current_file(report_folder, CHART_FILE).read_bytes())
-        write_card(partial, model_card(read_config(folder), report, comparison, performance))
+    content = (report_folder / CHART_FILE).read_bytes()
+    chart = folder / CARD_CHARTS.replace("*", hashlib.sha256(content).hexdigest()[:8])
+    text = model_card(read_config(folder), report, comparison, performance, chart.name)
+    with atomic_write(folder / CARD_FILE) as card:  # the step to the new card and chart
+        with atomic_write(card.with_name(chart.name)) as partial:
+            partial.write_bytes(content)
+        card.with_name(chart.name).replace(chart)
+        card.write_text(text, encoding="utf-8")
+    for earlier in set(folder.glob(CARD_CHARTS)) - {chart}:
+        earlier.unlink()
 
 
 def model_card(
-    config: CheckpointConfig, report: Report | None, comparison: str = "", performance: str = ""
+    config: CheckpointConfig,
+    report: Report | None,
+    comparison: str = "",
+    performance: str = "",
+    chart: str = CHART_FILE,
 ) -> str:
     """Front matter and Markdown: use, directions and misuse, results (if there is a
     report), limits, data, origin.
 
     Comparison and performance are as in `write_model_card`; the performance is the first section.
+    `chart` is the file of the reliability diagrams, beside the card.
     """
     texts = DATA_SETS[config.provenance["recipe"]["data"]["kind"]]
     sections: list[_Section] = [
@@ -123,7 +136,7 @@ def model_card(
         ("Directions", _DIRECTIONS),
         ("Out-of-scope use", "Do not use the model for:\n\n" + _list(texts.misuses)),
         ("Classes", _list([f"`{label.name}`: {label.description}" for label in config.classes])),
-        *([("Results", "Not evaluated yet.")] if report is None else _results(report)),
+        *([("Results", "Not evaluated yet.")] if report is None else _results(report, chart)),
         *([("Comparison", _demote_headings(comparison))] if comparison else []),
         ("Limits", _list([*texts.limits, *_tolerances(config)])),
         ("Data and licence", _data(config, texts)),
@@ -220,12 +233,12 @@ def _views(config: CheckpointConfig) -> str:
     )
 
 
-def _results(report: Report) -> Iterator[_Section]:
+def _results(report: Report, chart: str) -> Iterator[_Section]:
     yield "Results", "\n\n".join(summary_sections(report))
     titles = " and ".join(mode.title for mode in report.modes)
     yield (
         "Calibration",
-        f"![Reliability diagrams, {titles}]({CHART_FILE})\n\nEach bar is the accuracy of the "
+        f"![Reliability diagrams, {titles}]({chart})\n\nEach bar is the accuracy of the "
         "images whose top probability lies in the bin. The hatched area is the gap to their mean "
         "top probability. The lower chart shows the number of images in each bin; bins of fewer "
         "than 10 images are faint.",

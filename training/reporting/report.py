@@ -13,7 +13,7 @@ from eulerlora.checkpoint.files import CONFIG_FILE, read_config
 from eulerlora.scores.ood_scores import SCORES
 from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import atomic_write, changed_folder
+from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.printable import printable
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.intervals import MIN_CLUSTERS
@@ -91,30 +91,26 @@ def write_report(
     figures: Sequence[FigureFormat] = (),
     pictures: bool = False,
 ) -> None:
-    """Writes `report.md`, charts, predictions and `report.json` to a folder; creates it if missing.
-
-    They replace those of an earlier report in one step.
+    """Writes `report.md`, charts, predictions and `report.json`.
 
     Args:
-        folder: Of the report.
+        folder: Empty, such as that of `new_folder`.
         evaluation: What is reported.
         figures: Further formats of the charts, beside PNG.
         pictures: Adds charts with test images.
     """
     report = evaluation.report
     sections = [f"# {report.model} on {report.data}", markdown(report).strip(), "## Charts"]
-    folder.mkdir(parents=True, exist_ok=True)
-    with changed_folder(folder) as partial:
-        for chart in chart_files(evaluation, pictures):
-            for suffix in dict.fromkeys(("png", *figures)):
-                path = (partial / chart.name).with_suffix(f".{suffix}")
-                write_figure(chart.figure, path)
-            sections.append(f"![{chart.alt_text}]({chart.name})")
-        _write(partial / PREDICTIONS, predictions_csv(evaluation))
-        sections += ["## Predictions", _PREDICTIONS_NOTE]
-        sections += ["## Checklist for a paper", _checklist(report)]
-        _write(partial / "report.md", ("\n\n".join(sections) + "\n").encode())
-        _write(partial / JSON, report_json(report))
+    for chart in chart_files(evaluation, pictures):
+        for suffix in dict.fromkeys(("png", *figures)):
+            path = (folder / chart.name).with_suffix(f".{suffix}")
+            write_figure(chart.figure, path)
+        sections.append(f"![{chart.alt_text}]({chart.name})")
+    _write(folder / PREDICTIONS, predictions_csv(evaluation))
+    sections += ["## Predictions", _PREDICTIONS_NOTE]
+    sections += ["## Checklist for a paper", _checklist(report)]
+    _write(folder / "report.md", ("\n\n".join(sections) + "\n").encode())
+    _write(folder / JSON, report_json(report))
 
 
 def over_seeds(folders: Sequence[Path]) -> str:

@@ -10,7 +10,6 @@ cross-fitted outputs, those of each lesion by heads that were fitted without it.
 import copy
 import hashlib
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -23,21 +22,16 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
-    ADAPTERS_FILE,
     CALIBRATION_IMAGES,
-    CHART_FILE,
     Checkpoint,
+    check_new_checkpoint,
+    copy_checkpoint,
     load_checkpoint,
     read_training_images,
     revision_of,
     stored_card,
-    write_card,
-    write_config,
-    write_feature_statistics,
-    write_known_answer,
-    write_training_images,
 )
-from eulerlora.checkpoint.weights import BACKBONE_FILE, tensors_sha256, write_tensors
+from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.sampling.adaptive import MIN_IMAGES
@@ -56,12 +50,7 @@ from eulerlora_clinic.fitting.policy import (
     policy_inputs,
 )
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import (
-    atomic_write,
-    check_free,
-    current_file,
-    new_folder,
-)
+from eulerlora_contract.output_files import new_folder
 from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.sampling import MODES, Mode, Options, PrecisionChoice
 from training.calibration.parts import FEATURES, OOD, FittedPart, parts_table, sets_part
@@ -113,7 +102,6 @@ keeps 95% is then below 95%. Results state the confidence in both cases.
 """
 
 _FEATURE_FOLDS = 2
-_COPIED = (ADAPTERS_FILE, BACKBONE_FILE, CHART_FILE)
 _SECTION = re.compile(r"^## ", re.MULTILINE)
 
 
@@ -429,9 +417,10 @@ def calibrate_site(
 
     Raises:
         CheckpointError: If `out` is not empty.
+        OutputPathError: If `out` is in `source`.
         DataError: For too few lesions for any part or a policy with other classes.
     """
-    check_free(out)
+    check_new_checkpoint(out, source)
     checkpoint, policy = load_checkpoint(source), settings.policy.policy
     images, held_out = split_images(local.images, settings.hold_out)
     names = checkpoint.config.class_names
@@ -523,7 +512,15 @@ def calibrate_site(
         new_policy = new_policy.model_copy(update={"evidence": evidence})
     adapters = None if fit.heads is None else dict(written.network.adapter_parameters())
     with new_folder(out) as partial:
-        _write_files(partial, source, written, adapters, _digests(known, of_fit, fit))
+        copy_checkpoint(
+            partial,
+            source,
+            written.config,
+            _site_card(stored_card(source), written.config),
+            _digests(known, of_fit, fit),
+            None if fit.distance is None else fit.distance.statistics,
+            adapters,
+        )
         if new_policy is not None:
             settings.policy.write(partial / "policy.toml", new_policy)
     return SiteReport(
@@ -671,39 +668,6 @@ def _measure_site(
         for name, covered in sets.classes.items():
             results[f"coverage of {sets.coverage:g} for {unit}s of {name}"] = covered.units.text()
     return SiteMeasurement(results, measured, trajectories.flat_log_probabilities)
-
-
-def _write_files(
-    folder: Path,
-    source: Path,
-    checkpoint: Checkpoint,
-    adapters: Mapping[str, Tensor] | None,
-    digests: Mapping[str, Tensor],
-) -> None:
-    """Writes the files of a checkpoint with the weights of that in `source`, which does not change.
-
-    The known answer is computed from the written files.
-
-    Args:
-        folder: Empty.
-        source: Of the checkpoint that was fitted.
-        checkpoint: With the new config.
-        adapters: With refitted heads; None for those of `source`.
-        digests: Of the images of training and calibration.
-    """
-    config = checkpoint.config
-    for name in _COPIED:
-        if (original := current_file(source, name)).is_file():
-            with atomic_write(folder / name) as copied:
-                shutil.copyfile(original, copied)
-    if adapters is not None:
-        write_tensors(folder / ADAPTERS_FILE, adapters, torch.float32, {})
-    write_training_images(folder, digests)
-    if checkpoint.feature_distance is not None:
-        write_feature_statistics(folder, checkpoint.feature_distance.statistics)
-    write_card(folder, _site_card(stored_card(source), config))
-    write_config(folder, config)
-    write_known_answer(folder, load_checkpoint(folder).network, config)
 
 
 def _site_card(card: str, config: CheckpointConfig) -> str:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from eulerlora.checkpoint.config import FeatureConfig
-from eulerlora.checkpoint.files import save_checkpoint, write_config, write_feature_statistics
+from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.scores.ood_scores import SHRINKAGE, fit_feature_statistics
 from eulerlora_clinic.fitting.policy import PolicyFile
@@ -54,8 +54,6 @@ def site_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         network, thresholds=THRESHOLDS, provenance={"recipe": recipe, "seed": 0}, features=None
     )
     card = "# tiny\n\nA tiny checkpoint.\n\n## Classes\n\n- three\n"
-    save_checkpoint(folder, network, config, card)
-    write_feature_statistics(folder, statistics)
     described = FeatureConfig(
         sha256=tensors_sha256(statistics.tensors),
         shrinkage=SHRINKAGE,
@@ -63,7 +61,8 @@ def site_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         images=300,
         data="synthetic",
     )
-    write_config(folder, config.model_copy(update={"features": described}))
+    config = config.model_copy(update={"features": described})
+    save_checkpoint(folder, network, config, card, statistics=statistics)
     return folder
 
 

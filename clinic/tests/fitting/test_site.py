@@ -171,19 +171,16 @@ def test_a_few_pictures_keep_the_margins_of_auto(
 
 
 @pytest.mark.usefixtures("report")
-def test_a_calibration_forgets_what_a_site_fitted(
-    out: Path, local: LocalImages, tmp_path: Path
-) -> None:
+def test_a_calibration_forgets_what_a_site_fitted(out: Path, local: LocalImages) -> None:
     cpu = torch.device(CPU)
-    folder = Path(shutil.copytree(out, tmp_path / "again"))
     parts = ImageParts("elsewhere", (), {"train": local.images, "calibration": local.images})
-    config = calibrate(folder, parts, cpu, [1])
+    config = calibrate(load_checkpoint(out), parts, cpu, [1]).config
     assert site_sections(config) == []
     facts = read_config(out).provenance["site"] | {"heads": True}
     provenance = config.provenance | {"site": facts}
     refitted = config.model_copy(update={"provenance": provenance})
-    write_config(folder, refitted)
-    ((_, section),) = site_sections(calibrate(folder, parts, cpu, [1]))
+    source = replace(load_checkpoint(out), config=refitted)
+    ((_, section),) = site_sections(calibrate(source, parts, cpu, [1]).config)
     assert "The heads were refitted" in section
     assert "keep at least" not in section
 

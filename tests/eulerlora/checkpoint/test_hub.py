@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from eulerlora import EulerLoRA, HubError
-from eulerlora.checkpoint.files import CONFIG_FILE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.checkpoint.hub import Repository, download
 from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.exchange.importing import find_source
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.output_files import NEXT
 from tests.eulerlora.exchange.sources import MODELS
 from tests.fake_hub import COMMIT, NAME, FakeHub, fake_hub
 
@@ -96,21 +95,6 @@ def test_a_pushed_model_has_the_files_of_its_checkpoint(
     assert {path.name for path in pushed.iterdir()} == {
         path.name for path in checkpoint_copy.iterdir() if path.is_file()
     }
-
-
-def test_a_checkpoint_whose_change_was_interrupted_is_pushed_as_it_is_read(
-    checkpoint_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changed, pushed = checkpoint_copy / NEXT, tmp_path / "pushed"
-    changed.mkdir()
-    pushed.mkdir()
-    text = (checkpoint_copy / CONFIG_FILE).read_text()
-    (changed / CONFIG_FILE).write_text(text.replace('"tiny"', '"newer"'))
-    model = EulerLoRA.load(checkpoint_copy, "cpu")
-    with fake_hub(pushed, monkeypatch, tmp_path / "cache"):
-        model.push_to_hub(NAME)
-        loaded = EulerLoRA.from_pretrained(NAME, device="cpu")
-    assert (loaded.config.name, loaded.revision) == ("newer", model.revision)
 
 
 def test_a_pushed_model_replaces_the_files_of_an_earlier_one(

@@ -104,7 +104,7 @@ def test_an_exported_checkpoint_comes_back_with_the_same_probabilities(
     folders = (out / "adapter_0", out / "adapter_1")
     done = run("import", *folders, "--format", "peft", "--out", tmp_path / "back")
     assert done.status == 0, done.err
-    assert f"eulerlora calibrate {tmp_path / 'back'} --data DIR" in done.out
+    assert f"eulerlora calibrate {tmp_path / 'back'} --data DIR --out NEW" in done.out
     assert UNKNOWN_TRAINING in (tmp_path / "back" / "README.md").read_text()
     back = load_checkpoint(tmp_path / "back").config
     assert [label.name for label in back.classes] == ["bkl", "mel", "nv"]
@@ -215,9 +215,10 @@ def test_an_imported_checkpoint_is_calibrated_on_folders_of_its_classes_in_any_o
             pixels = np.zeros((40, 40, 3), np.uint8)
             pixels[:, : 3 * index + 1, channel] = 255
             Image.fromarray(pixels).save(tmp_path / "data" / name / f"{index}.png")
-    done = run("calibrate", out, "--data", tmp_path / "data", "--device", "cpu")
+    new = tmp_path / "new"
+    done = run("calibrate", out, "--data", tmp_path / "data", "--device", "cpu", "--out", new)
     assert done.status == 0, done.err
-    thresholds = load_checkpoint(out).config.thresholds
+    thresholds = load_checkpoint(new).config.thresholds
     assert {threshold.mode for threshold in thresholds} == {"det", "stoch"}
     images = checkpoint_dataset(load_checkpoint(out).config, tmp_path / "data")
     assert [label.name for label in images.classes] == ["red", "blue", "green"]

@@ -35,7 +35,8 @@ def run(*arguments):
     program.main(arguments, "eulerlora", standalone_mode=False)
 
 run("train", recipe, "--out", out)
-run("calibrate", out)
+run("calibrate", out, "--out", out + "-new")
+out += "-new"
 run("evaluate", out, "--out", out + "-report", "--samples", "2")
 settings = ServiceSettings(deadline_s=120)
 lifecycle = Lifecycle(settings, waits=True)

@@ -17,9 +17,8 @@ from eulerlora.checkpoint.files import (
     FEATURES_FILE,
     load_checkpoint,
     write_config,
-    write_feature_statistics,
 )
-from eulerlora.checkpoint.weights import tensors_sha256
+from eulerlora.checkpoint.weights import tensors_sha256, write_tensors
 from eulerlora.scores.ood_scores import (
     FeatureDistance,
     FeatureStatistics,
@@ -174,13 +173,17 @@ def test_a_class_without_images_has_no_mean() -> None:
     assert fit_feature_statistics(features, labels, 3).means.tolist() == [[0.0], [6.0]]
 
 
+def store(folder: Path, statistics: FeatureStatistics) -> None:
+    write_tensors(folder / FEATURES_FILE, statistics.tensors, torch.float32, {})
+
+
 @pytest.fixture
 def fitted_folder(checkpoint_copy: Path) -> Path:
     checkpoint = load_checkpoint(checkpoint_copy)
     width = 3 * checkpoint.config.backbone.settings.width
     features = torch.randn(40, width, generator=torch.Generator().manual_seed(3))
     fitted = fit_feature_statistics(features, torch.arange(40) % 2, 2)
-    write_feature_statistics(checkpoint_copy, fitted)
+    store(checkpoint_copy, fitted)
     config = FeatureConfig(
         sha256=tensors_sha256(fitted.tensors), shrinkage=0.1, components=2, images=40, data="noise"
     )
@@ -218,7 +221,7 @@ def test_other_statistics_than_described_are_refused(
 ) -> None:
     distance = load_checkpoint(fitted_folder).feature_distance
     assert distance is not None
-    write_feature_statistics(fitted_folder, change(distance.statistics))
+    store(fitted_folder, change(distance.statistics))
     with pytest.raises(CheckpointError, match=reason):
         load_checkpoint(fitted_folder)
 
@@ -229,7 +232,7 @@ def test_statistics_that_are_no_covariance_are_refused(fitted_folder: Path) -> N
     assert checkpoint.config.features is not None
     stored = checkpoint.feature_distance.statistics
     broken = FeatureStatistics(stored.means, -stored.covariance)
-    write_feature_statistics(fitted_folder, broken)
+    store(fitted_folder, broken)
     features = checkpoint.config.features.model_copy(
         update={"sha256": tensors_sha256(broken.tensors)}
     )

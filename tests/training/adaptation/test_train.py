@@ -11,7 +11,12 @@ import pytest
 import torch
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint, read_config
+from eulerlora.checkpoint.files import (
+    DEFAULT_CHECKPOINT,
+    load_checkpoint,
+    read_config,
+    stored_revision,
+)
 from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone, random_network
 from tests.program import refusal, run, succeed
@@ -49,6 +54,8 @@ def trained_copy(trained: Path, tmp_path: Path) -> Path:
 def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
     trained: Path, labelled: Path
 ) -> None:
+    (chart,) = trained.glob("reliability-*.png")
+    assert chart.name in (trained / "README.md").read_text()
     assert sorted(path.name for path in trained.iterdir()) == [
         "README.md",
         "adapters.safetensors",
@@ -57,7 +64,7 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
         "known_answer.json",
         "known_answer.png",
         "ood.safetensors",
-        "reliability.png",
+        chart.name,
         "report",
         "training_images.safetensors",
     ]
@@ -109,7 +116,8 @@ def test_evaluate_repeats_the_report_of_training_and_the_card_follows_from_it(
     for name in names:
         assert (out / name).read_bytes() == (trained_copy / "report" / name).read_bytes()
 
-    files = [trained_copy / "README.md", trained_copy / "reliability.png"]
+    files = [trained_copy / "README.md", *trained_copy.glob("reliability-*.png")]
+    assert len(files) == 2
     before = [file.read_bytes() for file in files]
     for file in files:
         file.unlink()
@@ -133,13 +141,13 @@ def test_an_evaluation_tests_on_all_images_of_another_folder_only(
     shutil.copytree(other, same)
 
     def tested(data: Path) -> Report:
-        report = tmp_path / "report"
+        report = tmp_path / f"{data.name} report"
         succeed("evaluate", trained, "--data", data, "--mode", "det", "--out", report)
         return read_report(report)
 
     whole = tested(other)
     assert (whole.images, whole.data) == (27, "other, all images")
-    text = (tmp_path / "report" / "report.md").read_text()
+    text = (tmp_path / "other report" / "report.md").read_text()
     assert "BMP" in text and "none was in the training" in text
     assert tested(renamed).images == 3 * PER_CLASS["test"]  # seen in the training
     of_same_name = tested(same.parent)
@@ -177,36 +185,47 @@ def test_an_external_set_may_lack_add_and_rename_classes(trained: Path, tmp_path
     ]  # fmt: skip
     done = succeed(*suggested[1:])
     report = read_report(tmp_path / "report")
+    assert str(tmp_path / "report") in refusal(*command)  # no report is replaced
     assert report.images == 8
     assert "no picture is of green" in " ".join(report.notes)
     assert "nan" not in done.out.lower()
 
 
 def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(
-    trained_copy: Path, labelled: Path
+    trained: Path, labelled: Path, tmp_path: Path
 ) -> None:
-    config = (trained_copy / "config.json").read_text()
-    succeed("calibrate", trained_copy, "--data", labelled)
-    assert (trained_copy / "config.json").read_text() == config
+    again, balanced = tmp_path / "again", tmp_path / "balanced"
+    done = succeed("calibrate", trained, "--data", labelled, "--out", again)
+    assert f"{again}: revision {stored_revision(trained)[:19]}" in done.out
+    for file in (path for path in trained.iterdir() if path.is_file()):
+        assert (again / file.name).read_bytes() == file.read_bytes()
 
-    succeed("calibrate", trained_copy, "--data", labelled, "--sampler", "balanced")
-    assert read_config(trained_copy).sampler == "balanced"
-    done = succeed("evaluate", trained_copy, "--data", labelled, "--mode", "stoch")
+    succeed("calibrate", trained, "--data", labelled, "--sampler", "balanced", "--out", balanced)
+    assert read_config(balanced).sampler == "balanced"
+    done = succeed("evaluate", balanced, "--data", labelled, "--mode", "stoch")
     assert "stoch, 4 balanced" in done.out
+    assert "outside of the checkpoint" in refusal(
+        "calibrate", trained, "--data", labelled, "--out", trained / "new", status=2
+    )
+    assert str(balanced) in refusal("calibrate", trained, "--data", labelled, "--out", balanced)
 
 
-def test_calibrate_adds_prediction_sets_for_predict(trained_copy: Path, labelled: Path) -> None:
-    options = ("--data", labelled, "--coverage", "0.5")
-    done = succeed("calibrate", trained_copy, *options, "--precision", "float32")
+def test_calibrate_adds_prediction_sets_for_predict(
+    trained: Path, labelled: Path, tmp_path: Path
+) -> None:
+    options, exact, both = ("--data", labelled, "--coverage", "0.5"), tmp_path / "1", tmp_path / "2"
+    done = succeed("calibrate", trained, *options, "--precision", "float32", "--out", exact)
     assert "1 - p up to blue 0." in done.out
-    done = run("predict", trained_copy, labelled / "other", "--json", "--coverage", "0.5")
+    done = run("predict", exact, labelled / "other", "--json", "--coverage", "0.5")
     assert done.err == ""
     assert all(json.loads(line)["prediction_set"] is not None for line in done.out.splitlines())
-    done = succeed("calibrate", trained_copy, *options, "--precision", "bfloat16")
-    config = read_config(trained_copy)
+    done = succeed("calibrate", trained, *options, "--precision", "bfloat16", "--out", both)
+    config = read_config(both)
     fitted = {entry.precision for entry in (*config.thresholds, *config.prediction_sets)}
     assert fitted == {"float32", "bfloat16"}
-    error = refusal("calibrate", trained_copy, "--data", labelled, "--coverage", "0.9")
+    error = refusal(
+        "calibrate", trained, "--data", labelled, "--coverage", "0.9", "--out", tmp_path / "3"
+    )
     assert "expected at least 9 calibration pictures of each class" in error
 
 
@@ -309,7 +328,6 @@ def test_a_finished_run_is_resumed_on_its_data_and_seed_only(
     assert str(trained_copy) in refusal(*command)
     picture.with_name("new.png").rename(picture)
     config = trained_copy / "config.json"
-    config.write_text(config.read_text())  # as if calibrated after the training
     written = config.stat().st_mtime_ns
     assert "is finished" in succeed(*command).out
     assert config.stat().st_mtime_ns == written
@@ -327,11 +345,11 @@ def test_a_run_without_evaluation_is_evaluated_when_it_is_resumed(
     for _ in range(2):
         assert "test accuracy" not in succeed(*command, "--resume", "--no-evaluation").out
         assert not (out / "report").exists()
-        assert read_config(out).thresholds == ()
-    weights = (out / "adapters.safetensors").read_bytes()
-    assert "test accuracy" in succeed(*command, "--resume").out
+    revision = stored_revision(out)
     assert read_config(out).thresholds
-    assert (out / "adapters.safetensors").read_bytes() == weights
+    assert "test accuracy" in succeed(*command, "--resume").out
+    assert stored_revision(out) == revision
+    assert "Not evaluated yet" not in (out / "README.md").read_text()
 
 
 def test_no_epoch_leaves_the_probe_that_starts_a_training(
@@ -415,7 +433,11 @@ def test_bad_images_end_every_command_or_are_skipped_listed_and_recorded(
                 *ONE_EPOCH]  # fmt: skip
     evaluation = ["evaluate", out, "--data", data, "--ood", data / "other", "--mode", "det",
                   ]  # fmt: skip
-    for command in (training, evaluation, ["calibrate", out, "--data", data]):
+    for command in (
+        training,
+        evaluation,
+        ["calibrate", out, "--data", data, "--out", tmp_path / "new"],
+    ):
         error = refusal(*command)
         assert any(name in error for name in bad)
         done = succeed(*command, "--skip-bad")

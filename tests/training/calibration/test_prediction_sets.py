@@ -1,8 +1,8 @@
 """Prediction sets fitted on calibration lesions, and their coverage of labelled images."""
 
-import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,14 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.errors import DataError
 from tests.conftest import config_of, random_network
 from tests.training.conftest import list_images
-from training.calibration.calibrate import calibrate
+from training.calibration.calibrate import calibrate, calibrate_checkpoint
 from training.calibration.parts import calibrated_parts
 from training.calibration.thresholds import (
     CalibrationOutputs,
@@ -191,14 +191,15 @@ def parts(image_folder: Path) -> ImageParts:
 
 
 def test_calibrate_stores_sets_that_cover_its_images(
-    checkpoint_copy: Path, parts: ImageParts
+    checkpoint_folder: Path, parts: ImageParts, tmp_path: Path
 ) -> None:
-    config = calibrate(checkpoint_copy, parts, CPU, [2, "auto"], coverage=CoverageSettings((0.5,)))
-    assert read_config(checkpoint_copy) == config
+    new, options = tmp_path / "new", {"samples": [2, "auto"], "coverage": CoverageSettings((0.5,))}
+    config = calibrate_checkpoint(checkpoint_folder, new, parts, CPU, **options)
+    assert read_config(new) == config
     assert [(entry.mode, entry.samples) for entry in config.prediction_sets] == [
         ("det", 1), ("stoch", 2), ("stoch", 4),
     ]  # fmt: skip
-    model = EulerLoRA.load(checkpoint_copy, "cpu")
+    model = EulerLoRA.load(new, "cpu")
     images = parts.parts["calibration"]
     for mode, samples in (("det", None), ("stoch", 2)):
         prediction = model.predict([image.source for image in images], mode, samples, coverage=0.5)
@@ -214,18 +215,22 @@ def test_calibrate_stores_sets_that_cover_its_images(
 
 
 def test_a_calibration_without_coverage_removes_earlier_sets(
-    checkpoint_copy: Path, parts: ImageParts
+    checkpoint_folder: Path, parts: ImageParts
 ) -> None:
-    calibrate(checkpoint_copy, parts, CPU, [2], coverage=CoverageSettings((0.5,)))
-    assert calibrate(checkpoint_copy, parts, CPU, [2]).prediction_sets == ()
-    assert json.loads((checkpoint_copy / "config.json").read_text())["prediction_sets"] == []
+    checkpoint = load_checkpoint(checkpoint_folder)
+    first = calibrate(checkpoint, parts, CPU, [2], coverage=CoverageSettings((0.5,))).config
+    assert first.prediction_sets
+    again = calibrate(replace(checkpoint, config=first), parts, CPU, [2]).config
+    assert again.prediction_sets == ()
 
 
-def test_a_refused_calibration_changes_no_file(checkpoint_copy: Path, parts: ImageParts) -> None:
-    before = {path.name: path.read_bytes() for path in checkpoint_copy.iterdir()}
+def test_a_refused_calibration_writes_nothing(
+    checkpoint_folder: Path, parts: ImageParts, tmp_path: Path
+) -> None:
+    coverage = CoverageSettings((0.99,))
     with pytest.raises(DataError):
-        calibrate(checkpoint_copy, parts, CPU, [2], coverage=CoverageSettings((0.99,)))
-    assert {path.name: path.read_bytes() for path in checkpoint_copy.iterdir()} == before
+        calibrate_checkpoint(checkpoint_folder, tmp_path / "new", parts, CPU, coverage=coverage)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

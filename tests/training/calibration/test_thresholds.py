@@ -1,8 +1,10 @@
 """OOD thresholds keep the stated share of held-out images."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +24,12 @@ from eulerlora.sampling.adaptive import MIN_IMAGES, StoppingRule
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import UNSCALED
 from eulerlora_contract.answers import Threshold
+from eulerlora_contract.errors import CheckpointError, OutputPathError
 from eulerlora_contract.sampling import MODES, Auto, Precision, Views
 from tests.conftest import config_of, random_network
+from tests.damaged_checkpoints import DAMAGES
 from tests.training.conftest import list_images
-from training.calibration.calibrate import calibrate
+from training.calibration.calibrate import calibrate, calibrate_checkpoint
 from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
@@ -142,23 +146,96 @@ def outputs_of(logits: Tensor) -> Trajectories:
     return Trajectories.of(logits, torch.zeros(*shape, 1), torch.zeros(shape, dtype=torch.int64))
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_calibration_writes_a_new_checkpoint_and_changes_no_other(
+    checkpoint_folder: Path, images: list[LabelledImage], tmp_path: Path
+) -> None:
+    parts, cpu = ImageParts("squares", (), {"train": images, "test": images}), torch.device("cpu")
+    source = Path(shutil.copytree(checkpoint_folder, tmp_path / "source"))
+    (source / "LICENSE").write_text("terms\n")
+    before, states = contents(source), {path: path.stat() for path in source.iterdir()}
+    out = tmp_path / "new"
+    config = calibrate_checkpoint(source, out, parts, cpu, samples=[2])
+    assert contents(source) == before
+    assert {path: path.stat() for path in source.iterdir()} == states
+    stored = load_checkpoint(out)
+    assert stored.revision == revision_of(config) != load_checkpoint(source).revision
+    kept = {"README.md", "LICENSE", "adapters.safetensors", "backbone.safetensors"}
+    assert {name: contents(out)[name] for name in kept} == {name: before[name] for name in kept}
+    known = read_known_answer(out, config)
+    outputs = predict_known_answer(stored.network, known.pixels, known.draws, config.temperatures)
+    assert known.fault(outputs, "float32") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("source", OutputPathError),
+        ("source/new", OutputPathError),
+        ("link/new", OutputPathError),
+        ("used", CheckpointError),
+    ],
+)
+def test_a_checkpoint_is_not_written_into_the_calibrated_one_or_a_used_folder(
+    checkpoint_folder: Path, tmp_path: Path, name: str, error: type[Exception]
+) -> None:
+    source = Path(shutil.copytree(checkpoint_folder, tmp_path / "source"))
+    (tmp_path / "link").symlink_to("source")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes").touch()
+    before = contents(source)
+    with pytest.raises(error):
+        calibrate_checkpoint(
+            source, tmp_path / name, ImageParts("none", (), {}), torch.device("cpu")
+        )
+    assert contents(source) == before
+
+
+def test_weights_that_change_while_a_checkpoint_is_calibrated_are_refused(
+    checkpoint_folder: Path, images: list[LabelledImage], tmp_path: Path, monkeypatch
+) -> None:
+    source = Path(shutil.copytree(checkpoint_folder, tmp_path / "source"))
+
+    def fit_and_damage(*arguments: Any, **options: Any) -> Any:
+        fitted = calibrate(*arguments, **options)
+        DAMAGES["other adapters"].apply(source)
+        return fitted
+
+    monkeypatch.setattr("training.calibration.calibrate.calibrate", fit_and_damage)
+    parts = ImageParts("squares", (), {"train": images, "test": images})
+    with pytest.raises(CheckpointError, match=r"adapters\.safetensors"):
+        calibrate_checkpoint(
+            source, tmp_path / "new", parts, torch.device("cpu"), samples=[2], temperature=False
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
 def test_calibration_keeps_the_sampler_unless_another_is_given(
-    checkpoint_copy: Path, images: list[LabelledImage]
+    checkpoint_folder: Path, images: list[LabelledImage], tmp_path: Path
 ) -> None:
     parts = ImageParts("squares", (), {"train": images, "test": images})
     cpu = torch.device("cpu")
-    first = calibrate(checkpoint_copy, parts, cpu, [2], "balanced")
+    balanced, again, other = (tmp_path / name for name in ("balanced", "again", "other"))
+    options: dict[str, Any] = {"images": parts, "device": cpu, "samples": [2]}
+    first = calibrate_checkpoint(checkpoint_folder, balanced, sampler="balanced", **options)
     assert first.sampler == "balanced"
-    assert read_config(checkpoint_copy) == first
-    assert calibrate(checkpoint_copy, parts, cpu, [2]) == first
-    assert read_config(checkpoint_copy).sampler == "balanced"
-    assert calibrate(checkpoint_copy, parts, cpu, [2], "independent") != first
-    assert read_config(checkpoint_copy).sampler == "independent"
+    assert read_config(balanced) == first
+    calibrate_checkpoint(balanced, again, **options)
+    assert contents(again) == contents(balanced)
+    calibrate_checkpoint(balanced, other, sampler="independent", **options)
+    assert read_config(other).sampler == "independent"
 
 
 @pytest.mark.parametrize("views", [1, 8])
 def test_a_calibration_fits_the_temperatures_before_the_thresholds(
-    checkpoint_copy: Path, images: list[LabelledImage], paths: list[Path], views: Views
+    checkpoint_folder: Path,
+    images: list[LabelledImage],
+    paths: list[Path],
+    views: Views,
+    tmp_path: Path,
 ) -> None:
     labels = torch.arange(len(images)) % 3
     shown = [replace(i, label=int(y)) for i, y in zip(images, labels, strict=True)]
@@ -166,11 +243,12 @@ def test_a_calibration_fits_the_temperatures_before_the_thresholds(
         ImageParts("squares", (), {"train": shown, "calibration": shown}),
         torch.device("cpu"),
     )
-    config = calibrate(checkpoint_copy, parts, cpu, [2, 4], "balanced", views=views)
+    new, options = tmp_path / "new", {"samples": [2, 4], "sampler": "balanced", "views": views}
+    config = calibrate_checkpoint(checkpoint_folder, new, parts, cpu, **options)
     assert config.views == views
-    model = EulerLoRA.load(checkpoint_copy, "cpu")
+    model = EulerLoRA.load(new, "cpu")
     unscaled = replace(
-        load_checkpoint(checkpoint_copy),
+        load_checkpoint(new),
         config=config.model_copy(update={"temperature": 1.0, "stoch_temperature": None}),
     )
     for mode in MODES:
@@ -185,23 +263,24 @@ def test_a_calibration_fits_the_temperatures_before_the_thresholds(
         assert threshold is not None
         msp = model.predict(paths, "stoch", samples).msp
         assert threshold.msp == pytest.approx(float(msp.min()), abs=1e-6)
-    known = read_known_answer(checkpoint_copy, config)
+    known = read_known_answer(new, config)
     outputs = predict_known_answer(model.network, known.pixels, known.draws, config.temperatures)
     assert known.fault(outputs, "float32") is None
-    again = calibrate(checkpoint_copy, parts, cpu, [2, 4], temperature=False)
-    assert again.temperatures == UNSCALED
+    again = calibrate(load_checkpoint(new), parts, cpu, [2, 4], temperature=False)
+    assert again.config.temperatures == UNSCALED
 
 
 @pytest.mark.parametrize(
     ("part", "rare"), [("test", 6), ("calibration", 4)], ids=["test part", "few lesions"]
 )
 def test_no_temperature_is_fitted_to_a_test_part_or_to_few_lesions_of_a_class(
-    checkpoint_copy: Path, images: list[LabelledImage], part: str, rare: int
+    checkpoint_folder: Path, images: list[LabelledImage], part: str, rare: int
 ) -> None:
     labels = [2] * rare + [index % 2 for index in range(len(images) - rare)]
     shown = [replace(i, label=label) for i, label in zip(images, labels, strict=True)]
     parts = ImageParts("squares", (), {"train": shown, part: shown})
-    assert calibrate(checkpoint_copy, parts, torch.device("cpu"), [2]).temperatures == UNSCALED
+    fitted = calibrate(load_checkpoint(checkpoint_folder), parts, torch.device("cpu"), [2])
+    assert fitted.config.temperatures == UNSCALED
 
 
 def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
@@ -225,15 +304,17 @@ def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
 
 
 def test_a_calibration_stores_all_that_it_fitted_and_all_of_it_is_in_the_revision(
-    checkpoint_copy: Path, images: list[LabelledImage]
+    checkpoint_folder: Path, images: list[LabelledImage], tmp_path: Path
 ) -> None:
     many = [replace(image, name=f"{n}") for n in range(9) for image in images][:MIN_IMAGES]
     parts, cpu = ImageParts("squares", (), {"train": many, "test": many}), torch.device("cpu")
-    fitted = calibrate(checkpoint_copy, parts, cpu, [2, "auto"], precision="bfloat16")
+    fitted = calibrate_checkpoint(
+        checkpoint_folder, tmp_path / "new", parts, cpu, samples=[2, "auto"], precision="bfloat16"
+    )
     assert fitted.margins is not None
     assert len(fitted.bfloat16) == 2
     assert [entry.samples for entry in fitted.thresholds].count("auto") == 2
-    stored = load_checkpoint(checkpoint_copy)
+    stored = load_checkpoint(tmp_path / "new")
     assert (stored.config, stored.revision) == (fitted, revision_of(fitted))
 
 
@@ -255,17 +336,20 @@ def test_the_record_of_bfloat16_counts_images_that_change() -> None:
 
 
 def test_a_calibration_in_both_precisions_has_entries_of_each(
-    checkpoint_copy: Path, images: list[LabelledImage]
+    checkpoint_folder: Path, images: list[LabelledImage], tmp_path: Path
 ) -> None:
     parts = ImageParts("squares", (), {"train": images, "test": images})
     cpu, coverage = torch.device("cpu"), CoverageSettings((0.5,), always_include_rare=True)
-    both = calibrate(checkpoint_copy, parts, cpu, [2], coverage=coverage, precision="bfloat16")
+    options: dict[str, Any] = {"samples": [2], "coverage": coverage}
+    both = calibrate_checkpoint(
+        checkpoint_folder, tmp_path / "new", parts, cpu, precision="bfloat16", **options
+    )
     assert [(change.mode, change.samples) for change in both.bfloat16] == [("det", 1), ("stoch", 2)]
-    assert read_config(checkpoint_copy) == both
-    model = EulerLoRA.load(checkpoint_copy, "cpu", "bfloat16")
+    assert read_config(tmp_path / "new") == both
+    model = EulerLoRA.load(tmp_path / "new", "cpu", "bfloat16")
     assert {entry.precision for entry in model.config.thresholds} == {"bfloat16"}
     assert {entry.precision for entry in model.config.prediction_sets} == {"bfloat16"}
-    alone = calibrate(checkpoint_copy, parts, cpu, [2], coverage=coverage)
+    alone = calibrate(load_checkpoint(tmp_path / "new"), parts, cpu, **options).config
     assert alone.bfloat16 == ()
     assert both.in_precision("float32").thresholds == alone.thresholds
     assert both.in_precision("float32").prediction_sets == alone.prediction_sets

@@ -57,11 +57,11 @@ def test_the_last_readable_state_is_named_with_its_step(tmp_path: Path) -> None:
         ("evaluate", ["--samples", "8", "--mode", "det"]),
         ("evaluate", ["--figures", "svg"]),
         ("evaluate", ["--pictures"]),
-        ("calibrate", ["--coverage", "1.5"]),
-        ("calibrate", ["--coverage", "0.9,nan"]),
-        ("calibrate", ["--coverage", "0.9,,0.8"]),
-        ("calibrate", ["--coverage", "0.9,0.90"]),
-        ("calibrate", ["--always-include-rare"]),
+        ("calibrate", ["--coverage", "1.5", "--out", "new"]),
+        ("calibrate", ["--coverage", "0.9,nan", "--out", "new"]),
+        ("calibrate", ["--coverage", "0.9,,0.8", "--out", "new"]),
+        ("calibrate", ["--coverage", "0.9,0.90", "--out", "new"]),
+        ("calibrate", ["--always-include-rare", "--out", "new"]),
     ],
 )
 def test_wrong_usage_is_refused_before_the_checkpoint_is_read(

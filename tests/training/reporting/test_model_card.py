@@ -210,12 +210,15 @@ def test_the_card_and_its_chart_are_written_without_a_new_revision(
 ) -> None:
     folder, report = evaluated
     before = stored_revision(folder)
-    write_model_card(folder, report)
-    assert (folder / "README.md").read_text() == model_card(
-        config_with_facts("imagefolder"), replace(REPORT, revision=before)
-    )
-    assert (folder / "reliability.png").read_bytes() == b"a chart"
-    assert stored_revision(folder) == before
+    for content in (b"a chart", b"another chart"):
+        (report / "reliability.png").write_bytes(content)
+        write_model_card(folder, report)
+        (chart,) = folder.glob("reliability-*.png")
+        assert chart.read_bytes() == content
+        assert (folder / "README.md").read_text() == model_card(
+            config_with_facts("imagefolder"), replace(REPORT, revision=before), chart=chart.name
+        )
+        assert stored_revision(folder) == before
 
 
 def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_path: Path) -> None:
@@ -250,7 +253,7 @@ def test_a_report_or_a_performance_of_another_revision_is_refused(
     with pytest.raises(DataError):
         write_model_card(folder, report, "", performance)
     assert (folder / "README.md").read_bytes() == before
-    assert not (folder / "reliability.png").exists()
+    assert not list(folder.glob("reliability*"))
 
 
 def test_the_performance_of_the_revision_and_a_comparison_are_part_of_the_card(

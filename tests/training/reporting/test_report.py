@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from sklearn.metrics import log_loss, roc_auc_score
 
 from eulerlora import DataError
@@ -53,7 +52,7 @@ def evaluation() -> Evaluation:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, evaluation: Evaluation) -> Path:
-    folder = tmp_path_factory.mktemp("reports") / "report"
+    folder = tmp_path_factory.mktemp("report")
     write_report(folder, evaluation)
     return folder
 
@@ -252,20 +251,6 @@ def test_several_seeds_are_those_of_one_training(
         over_seeds([first, second, again])
     with pytest.raises(DataError, match="other: expected the recipe"):
         over_seeds([first, other])
-
-
-def test_an_interrupted_report_leaves_the_earlier_one(
-    tmp_path: Path, evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "report.json").write_text("{}")
-
-    def fail(figure: Figure, path: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("training.reporting.report.write_figure", fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_report(tmp_path, evaluation)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.json", "{}")]
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "evaluate.md"
