@@ -36,6 +36,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "lab/docs/generated-images.md": "how-to/generated-images.md",
+    "lab/docs/onnx-files.md": "how-to/onnx-files.md",
     "lab/docs/pretraining.md": "how-to/pretraining.md",
     "lab/docs/protocols.md": "results/studies.md",
     "lab/results/rates.svg": "results/rates.svg",

