@@ -13,7 +13,7 @@ where the margins come from the other half of the images.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +25,7 @@ from torch import Tensor
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.trajectories import MIN_PROBABILITY, Summary, Trajectories
 from eulerlora.settings import Draw
-from eulerlora_contract.answers import Reason
 from eulerlora_contract.errors import NonFiniteError
-from eulerlora_contract.policy.policy import Policy, dispositions
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 from eulerlora_contract.settings import Count, NotNegative, PositiveInt, Probability, Settings
 
@@ -90,26 +88,54 @@ def summaries_by_round(trajectories: Trajectories, distance: FeatureDistance | N
 
 
 @dataclass(frozen=True)
+class RoundComparisons:
+    """On which side of their boundaries the values of a round are, with the margins of the round.
+
+    Every comparison is (n,): 1 if it holds, 0 if not, and NaN if a later round may change that.
+
+    Attributes:
+        ood: Whether an image is flagged as out of distribution; None without a threshold.
+        unfamiliar: Whether its features are flagged; None without a threshold.
+    """
+
+    summary: Summary
+    margins: RoundMargins
+    ood: _Floats | None
+    unfamiliar: _Floats | None
+
+    def probability(self, classes: Sequence[int], threshold: float) -> _Floats:
+        """Whether the summed probability of these classes is at least the threshold."""
+        value = log_odds(self.summary.probabilities[:, list(classes)].sum(dim=-1))
+        return _reaches(value, log_odds(threshold), self.margins.log_odds)
+
+    def entropy(self, threshold: float) -> _Floats:
+        """Whether the entropy is at least the threshold in nats."""
+        return _reaches(self.summary.entropy.numpy(), threshold, self.margins.entropy)
+
+    def disagreement(self) -> _Floats:
+        """Whether the labels of the trajectories differ, which more samples never undo."""
+        agreement = self.summary.agreement.numpy()
+        return np.where(
+            agreement < 0, 1.0, np.where(agreement >= self.margins.agreement, 0.0, np.nan)
+        )
+
+
+Settled = Callable[[RoundComparisons], _Bools]
+"""(n,) Whether a decision about an image can no longer change."""
+
+
+@dataclass(frozen=True)
 class StoppingRule:
-    """What must be settled: the label, the flags, and the disposition of a policy.
+    """What must be settled: the label, the flags, and what else depends on the answer.
 
     `msp` and `feature_distance` are the thresholds of the flags. Without margins no round ends
-    early. `target` has the indices of the policy's target classes, and `quality` the reasons of the
-    policy that the quality of the image gives.
+    early. `settled` is asked about a decision beyond label and flags, such as that of a policy.
     """
 
     msp: float | None = None
     feature_distance: float | None = None
     margins: DecisionMargins | None = None
-    policy: Policy | None = None
-    target: Sequence[int] = ()
-    quality: Collection[Reason] = ()
-
-    def of_policy(
-        self, policy: Policy, classes: Sequence[str], quality: Collection[Reason] = ()
-    ) -> "StoppingRule":
-        target = [classes.index(name) for name in policy.target.classes]
-        return replace(self, policy=policy, target=target, quality=quality)
+    settled: Settled | None = None
 
     def ends(self, summary: Summary, samples: int) -> _Bools:
         """(n,) True for an image that needs no more samples; False without margins.
@@ -119,55 +145,23 @@ class StoppingRule:
         margins = None if self.margins is None else self.margins.of_round(samples)
         if margins is None:
             return np.zeros(len(summary.msp), bool)
-        flags = self._flags(summary, margins)
-        settled: _Bools = _lead(summary) >= margins.lead
-        for state in flags.values():
-            settled &= ~np.isnan(state)
-        if self.policy is not None:
-            possible = dispositions(self._reasons(summary, margins, flags, self.policy))
-            settled &= sum(possible.values()) == 1
-        return settled
+        compared = self._compared(summary, margins)
+        ends: _Bools = _lead(summary) >= margins.lead
+        for flag in (compared.ood, compared.unfamiliar):
+            if flag is not None:
+                ends &= ~np.isnan(flag)
+        if self.settled is not None:
+            ends &= self.settled(compared)
+        return ends
 
-    def _flags(self, summary: Summary, margins: RoundMargins) -> dict[Reason, _Floats]:
-        """(n,) 1 for a flagged image, NaN if that is not settled."""
-        flags = {}
+    def _compared(self, summary: Summary, margins: RoundMargins) -> RoundComparisons:
+        ood = unfamiliar = None
         if self.msp is not None:
-            familiar = _reaches(log_odds(summary.msp), log_odds(self.msp), margins.log_odds)
-            flags[Reason.OUT_OF_DISTRIBUTION] = 1 - familiar
+            ood = 1 - _reaches(log_odds(summary.msp), log_odds(self.msp), margins.log_odds)
         distance, boundary = summary.scores.get("feature_distance"), self.feature_distance
         if distance is not None and boundary is not None and margins.feature_distance is not None:
-            values = distance.value.numpy()
-            flags[Reason.UNFAMILIAR] = _reaches(values, boundary, margins.feature_distance)
-        return flags
-
-    def _reasons(
-        self,
-        summary: Summary,
-        margins: RoundMargins,
-        flags: Mapping[Reason, _Floats],
-        policy: Policy,
-    ) -> dict[Reason, Any]:
-        target = log_odds(summary.probabilities[:, list(self.target)].sum(dim=-1))
-        agreement = summary.agreement.numpy()
-        return {
-            **dict.fromkeys(self.quality, True),
-            **flags,
-            Reason.OOD_UNKNOWN: self.msp is None,
-            **{
-                reason: _reaches(target, log_odds(threshold), margins.log_odds)
-                for reason, threshold in (
-                    (Reason.TARGET_CLASSES, policy.target.urgent),
-                    (Reason.TARGET_POSSIBLE, policy.target.routine),  # if it is not urgent
-                )
-            },
-            Reason.HIGH_ENTROPY: _reaches(
-                summary.entropy.numpy(), policy.uncertainty.entropy_nats, margins.entropy
-            ),
-            # More samples never undo a disagreement.
-            Reason.TRAJECTORIES_DISAGREE: np.where(
-                agreement < 0, 1.0, np.where(agreement >= margins.agreement, 0.0, np.nan)
-            ),
-        }
+            unfamiliar = _reaches(distance.value.numpy(), boundary, margins.feature_distance)
+        return RoundComparisons(summary, margins, ood, unfamiliar)
 
     def decisions(self, summary: Summary) -> npt.NDArray[Any]:
         """(n, 3): the label and both flags, without margins."""

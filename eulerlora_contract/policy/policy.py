@@ -17,13 +17,13 @@ A policy is a TOML file; the classes below from `QualityRules` to `Policy` are i
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib.resources import files
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -99,6 +99,21 @@ def dispositions(reasons: Mapping[Reason, _Flags]) -> dict[Disposition, _Flags]:
         possible[disposition] = undecided & may_apply
         undecided &= applies ^ True  # `not`, also of an array
     return {**possible, Disposition.ROUTINE: undecided}
+
+
+class RoundComparisons(Protocol):
+    """What a round of `samples=auto` says about n images (`eulerlora.sampling.adaptive`).
+
+    Every comparison is (n,): 1 if it holds, 0 if not, and NaN if a later round may change that.
+    """
+
+    @property
+    def ood(self) -> _Flags | None: ...
+    @property
+    def unfamiliar(self) -> _Flags | None: ...
+    def probability(self, classes: Sequence[int], threshold: float) -> _Flags: ...
+    def entropy(self, threshold: float) -> _Flags: ...
+    def disagreement(self) -> _Flags: ...
 
 
 class QualityRules(Settings):
@@ -445,6 +460,39 @@ class Policy(Settings):
             Reason.TARGET_POSSIBLE: (target >= self.target.routine) & (target < self.target.urgent),
             Reason.HIGH_ENTROPY: entropy >= self.uncertainty.entropy_nats,
         }
+
+    def settled(
+        self, classes: Sequence[str], quality: Collection[Reason] = ()
+    ) -> Callable[[RoundComparisons], Any]:
+        """Whether the dispositions of images can no longer change in a later round.
+
+        Args:
+            classes: Of the model.
+            quality: The reasons that the quality of the images gives.
+
+        Returns:
+            For `eulerlora.sampling.adaptive.StoppingRule`: from the comparisons of n images to (n,)
+            bools.
+        """
+        target = [classes.index(name) for name in self.target.classes]
+
+        def settled(round_of: RoundComparisons) -> Any:
+            reasons: dict[Reason, _Flags] = {
+                **dict.fromkeys(quality, True),
+                Reason.OOD_UNKNOWN: round_of.ood is None,
+                # A possible target, if it is not urgent.
+                Reason.TARGET_CLASSES: round_of.probability(target, self.target.urgent),
+                Reason.TARGET_POSSIBLE: round_of.probability(target, self.target.routine),
+                Reason.HIGH_ENTROPY: round_of.entropy(self.uncertainty.entropy_nats),
+                Reason.TRAJECTORIES_DISAGREE: round_of.disagreement(),
+            }
+            if round_of.ood is not None:
+                reasons[Reason.OUT_OF_DISTRIBUTION] = round_of.ood
+            if round_of.unfamiliar is not None:
+                reasons[Reason.UNFAMILIAR] = round_of.unfamiliar
+            return sum(dispositions(reasons).values()) == 1
+
+        return settled
 
     def target_probability(self, prediction: Prediction) -> float:
         """The summed probability of the target classes.

@@ -1,7 +1,7 @@
 """`/triage`, its batches and its policy: dispositions under the triage policy."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -102,7 +102,7 @@ class Triage(Interpretation):
         """The disposition must be settled too."""
         assert quality is not None
         reasons = tuple(self._policy.quality_reasons(quality))
-        return rule.of_policy(self._policy, served.model.classes, reasons)
+        return replace(rule, settled=self._policy.settled(served.model.classes, reasons))
 
     def body(self, answered: AnsweredImage) -> TriageResult:
         prediction, quality = answered.prediction, answered.quality

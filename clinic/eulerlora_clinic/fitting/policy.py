@@ -230,7 +230,7 @@ def score_images(
     check_classes(model, target)
     rule = model.config.stopping_rule(model.precision)
     if policy is not None:
-        rule = rule.of_policy(policy, model.classes)
+        rule = replace(rule, settled=policy.settled(model.classes))
     elif options.samples == AUTO:
         options = replace(options, samples=MAX_AUTO_SAMPLES)
     (trajectories,) = predict_all(model, images, [options], label, rule)

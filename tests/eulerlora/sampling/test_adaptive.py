@@ -14,6 +14,7 @@ from eulerlora.sampling.adaptive import (
     TARGET_AGREEMENT,
     AdaptiveSampling,
     DecisionMargins,
+    RoundComparisons,
     RoundMargins,
     Rounds,
     StoppingRule,
@@ -25,8 +26,6 @@ from eulerlora.sampling.adaptive import (
 )
 from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora.settings import Draw
-from eulerlora_contract.answers import Reason
-from eulerlora_contract.policy.policy import Policy, default_policy
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 
 ROWS = torch.tensor([[[[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]], [[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]]])
@@ -66,44 +65,18 @@ def test_the_msp_is_compared_on_the_scale_of_log_odds() -> None:
         assert not ends(SUMMARY, StoppingRule(msp=threshold), log_odds=distance + 1e-6)
 
 
-def policy_of(**changes: object) -> Policy:
-    """A policy whose thresholds no answer of these tests is near, changed."""
-    values = default_policy().model_dump()
-    values["target"] |= {"classes": ("b", "c"), "critical": {"name": "c", "classes": ("c",)}}
-    values["target"] |= {"routine": 0.998, "urgent": 0.999}
-    values["uncertainty"]["entropy_nats"] = 5.0
-    for key, change in changes.items():
-        values[key] |= change
-    return Policy.model_validate(values)
-
-
-def test_a_policy_needs_what_its_disposition_depends_on() -> None:
-    """The probability of b and c is 0.5; the rows disagree, which refers the image."""
+def test_a_decision_beyond_label_and_flags_must_be_settled_too() -> None:
+    """The probability of b and c is 0.5; the trajectories disagree."""
     distance = log_odds(0.5) - log_odds(0.4)
-    for urgent in (0.4, 0.6):
-        policy = policy_of(target={"routine": 0.1, "urgent": urgent})
-        rule = StoppingRule(msp=0.01).of_policy(policy, ("a", "b", "c"))
-        assert ends(SUMMARY, rule, log_odds=distance - 1e-6)
-        assert not ends(SUMMARY, rule, log_odds=distance + 1e-6)
 
+    def settled(compared: RoundComparisons) -> np.ndarray:
+        assert compared.disagreement() == 1 and compared.ood == 0 and compared.unfamiliar is None
+        assert compared.entropy(0.1) == 1 and compared.entropy(5.0) == 0
+        return ~np.isnan(compared.probability((1, 2), 0.4))
 
-def test_entropy_matters_unless_another_reason_refers_the_image() -> None:
-    agreeing = trajectories_of(ROWS[:, :, :1]).summary()
-    near = float(agreeing.entropy) + 0.09
-    policy = policy_of(uncertainty={"entropy_nats": near})
-    rule = StoppingRule(msp=0.01).of_policy(policy, ("a", "b", "c"))
-    assert ends(agreeing, rule, samples=1, entropy=0.08)
-    assert not ends(agreeing, rule, samples=1, entropy=0.1)
-    assert ends(SUMMARY, rule, entropy=9.0)  # its trajectories disagree
-    poor = replace(rule, quality=(Reason.BLURRED,))
-    assert ends(agreeing, poor, samples=1, entropy=0.1)  # is retaken
-
-
-def test_trajectories_that_agree_need_a_margin() -> None:
-    agreeing = trajectories_of(ROWS[:, :, :1]).summary()  # least: log(0.6 / 0.3)
-    rule = StoppingRule(msp=0.01).of_policy(policy_of(), ("a", "b", "c"))
-    assert ends(agreeing, rule, samples=1, agreement=0.69)
-    assert not ends(agreeing, rule, samples=1, agreement=0.70)
+    rule = StoppingRule(msp=0.01, settled=settled)
+    assert ends(SUMMARY, rule, log_odds=distance - 1e-6)
+    assert not ends(SUMMARY, rule, log_odds=distance + 1e-6)
 
 
 def test_log_odds_of_certain_probabilities_are_finite() -> None:

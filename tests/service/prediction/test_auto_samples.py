@@ -1,6 +1,7 @@
 """When `samples=auto` has settled the disposition of a policy."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,7 +54,7 @@ def is_settled(
         agreement=value(agreement),
         scores={"feature_distance": FlaggedScore(value(distance), None, None)},
     )
-    (ends,) = RULE.of_policy(POLICY, CLASSES, quality).ends(summary, 2)
+    (ends,) = replace(RULE, settled=POLICY.settled(CLASSES, quality)).ends(summary, 2)
     return bool(ends)
 
 

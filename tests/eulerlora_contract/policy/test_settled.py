@@ -1,0 +1,46 @@
+"""When the disposition of a policy is settled in a round of `samples=auto`."""
+
+from eulerlora.sampling.adaptive import StoppingRule, log_odds
+from eulerlora_contract.answers import Reason
+from eulerlora_contract.policy.policy import Policy, default_policy
+from tests.eulerlora.sampling.test_adaptive import ROWS, SUMMARY, ends, trajectories_of
+
+
+def policy_of(**changes: object) -> Policy:
+    """A policy whose thresholds no answer of these tests is near, changed."""
+    values = default_policy().model_dump()
+    values["target"] |= {"classes": ("b", "c"), "critical": {"name": "c", "classes": ("c",)}}
+    values["target"] |= {"routine": 0.998, "urgent": 0.999}
+    values["uncertainty"]["entropy_nats"] = 5.0
+    for key, change in changes.items():
+        values[key] |= change
+    return Policy.model_validate(values)
+
+
+def test_a_policy_needs_what_its_disposition_depends_on() -> None:
+    """The probability of b and c is 0.5; the rows disagree, which refers the image."""
+    distance = log_odds(0.5) - log_odds(0.4)
+    for urgent in (0.4, 0.6):
+        policy = policy_of(target={"routine": 0.1, "urgent": urgent})
+        rule = StoppingRule(msp=0.01, settled=policy.settled(("a", "b", "c")))
+        assert ends(SUMMARY, rule, log_odds=distance - 1e-6)
+        assert not ends(SUMMARY, rule, log_odds=distance + 1e-6)
+
+
+def test_entropy_matters_unless_another_reason_refers_the_image() -> None:
+    agreeing = trajectories_of(ROWS[:, :, :1]).summary()
+    near = float(agreeing.entropy) + 0.09
+    policy = policy_of(uncertainty={"entropy_nats": near})
+    rule = StoppingRule(msp=0.01, settled=policy.settled(("a", "b", "c")))
+    assert ends(agreeing, rule, samples=1, entropy=0.08)
+    assert not ends(agreeing, rule, samples=1, entropy=0.1)
+    assert ends(SUMMARY, rule, entropy=9.0)  # its trajectories disagree
+    poor = StoppingRule(msp=0.01, settled=policy.settled(("a", "b", "c"), (Reason.BLURRED,)))
+    assert ends(agreeing, poor, samples=1, entropy=0.1)  # is retaken
+
+
+def test_trajectories_that_agree_need_a_margin() -> None:
+    agreeing = trajectories_of(ROWS[:, :, :1]).summary()  # least: log(0.6 / 0.3)
+    rule = StoppingRule(msp=0.01, settled=policy_of().settled(("a", "b", "c")))
+    assert ends(agreeing, rule, samples=1, agreement=0.69)
+    assert not ends(agreeing, rule, samples=1, agreement=0.70)
