@@ -170,7 +170,7 @@ lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
 	  eulerlora_client/pyproject.toml
 	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) \
 	  pyproject.toml eulerlora_client/pyproject.toml
-	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra all --extra ray \
+	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra all \
 	  --group pyproject.toml:development --output-file $(TEST_LOCK) pyproject.toml
 	$(COMPILE) --constraint $(TEST_LOCK) --group pyproject.toml:docs --output-file $(DOCS_LOCK)
 	echo "cyclonedx-bom>=7" | $(COMPILE) --output-file $(SBOM_LOCK) -
@@ -182,7 +182,7 @@ LOWEST_PYTHON ?= python3.11
 test-lowest: $(UV) ## run the tests with the lowest versions that the requirements allow
 	$(UV) venv --quiet --clear --python $(LOWEST_PYTHON) build/lowest
 	$(UV) pip install --quiet --python build/lowest --resolution lowest-direct --group test \
-	  --editable ./eulerlora_contract --editable ./eulerlora_client --editable '.[all,ray]' --editable ./clinic \
+	  --editable ./eulerlora_contract --editable ./eulerlora_client --editable '.[all]' --editable ./clinic \
 	  --editable ./lab
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest --numprocesses $(WORKERS) \
 	  --dist worksteal -m "not slow"

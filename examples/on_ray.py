@@ -1,28 +1,26 @@
 """Serve on Ray.
 
 Run the service as an application of Ray Serve on this machine, ask it, and stop it. It needs
-`pip install ./eulerlora_contract ./eulerlora_client '.[serve,ray]'` in a checkout.
+`pip install 'eulerlora-lab[ray]'`.
 """
 
 # %% [markdown]
-# The application is part of the checkout, which Ray's processes must find too. The middleware
-# repeats the request of a replica that was lost.
+# The middleware repeats the request of a replica that was lost.
 
 # %%
 import os
-import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
-os.environ["PYTHONPATH"] = sys.path[-1]
-os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = "deploy.ray.retry.middlewares"
+os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = (
+    "eulerlora_lab.ray_serve.retry.middlewares"
+)
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import ray
 from ray import serve
 
-from deploy.ray.application import NAME, Arguments, build
 from eulerlora_client import TriageClient
+from eulerlora_lab.ray_serve.application import NAME, Arguments, build
 
 LESION = Path(__file__).parents[1] / "docs" / "images" / "example-lesion.jpg"
 PORT = int(os.environ.get("PORT", "8000"))
@@ -50,9 +48,9 @@ serve.shutdown()
 ray.shutdown()
 
 # %% [markdown]
-# On a cluster, `deploy/ray/serve.yaml` states arguments, keys and the number of replicas, and
-# `serve deploy` starts them: [Ray Serve](../docs/how-to/deploy.md#ray-serve), with what differs
-# from `eulerlora serve`.
+# On a cluster, [serve.yaml](../lab/eulerlora_lab/ray_serve/serve.yaml) states arguments, keys and
+# the number of replicas, and `serve deploy` starts them: [Ray
+# Serve](../docs/how-to/deploy.md#ray-serve), with what differs from `eulerlora serve`.
 #
 # **On KServe** the container is an `InferenceService`. Name your image and namespace in an overlay
 # ([example](../docs/how-to/deploy.md#keda-and-kserve)), then

@@ -49,7 +49,7 @@ RunEnd = tuple[str, str | None]
 
 def check_ray() -> None:
     if find_spec("ray") is None:
-        raise SettingsError("--engine ray: expected ray; run pip install 'eulerlora[ray]'")
+        raise SettingsError("--engine ray: expected ray; run pip install 'eulerlora-lab[ray]'")
 
 
 def train_on_cluster(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deploy.ray import retry
-from deploy.ray.retry import ATTEMPTS, RetryMiddleware, middlewares
+from eulerlora_lab.ray_serve import retry
+from eulerlora_lab.ray_serve.retry import ATTEMPTS, RetryMiddleware, middlewares
 
 PIECES = (b"abc", b"def", b"")
 

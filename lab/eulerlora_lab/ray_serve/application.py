@@ -1,4 +1,4 @@
-"""The service as an application of Ray Serve: `serve deploy deploy/ray/serve.yaml`.
+"""The service as an application of Ray Serve: `serve deploy serve.yaml`.
 
 Each replica is what `eulerlora serve` runs behind its socket: the same application, with its own
 queue and batches. Ray counts requests, the queue counts rows. So a replica accepts as many requests

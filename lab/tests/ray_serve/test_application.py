@@ -14,12 +14,18 @@ pytest.importorskip("ray.serve")
 
 from ray.serve.schema import ServeDeploySchema
 
-from deploy.ray.application import MAX_ONGOING_REQUESTS, Arguments, build, create_replica
 from eulerlora.checkpoint.files import ADAPTERS_FILE
 from eulerlora_contract.settings import validated
 from eulerlora_lab.benchmarks.service.images import synthetic_images
 from eulerlora_lab.benchmarks.service.load import Load, closed_loop, post
 from eulerlora_lab.benchmarks.service.server import eulerlora_server, server_process, tree
+from eulerlora_lab.ray_serve import application
+from eulerlora_lab.ray_serve.application import (
+    MAX_ONGOING_REQUESTS,
+    Arguments,
+    build,
+    create_replica,
+)
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import random_png
 
@@ -28,14 +34,14 @@ ENVIRONMENT = {
     "RAY_ADDRESS": "local",  # not the cluster of another program
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.ray.retry.middlewares",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "eulerlora_lab.ray_serve.retry.middlewares",
 }
 CLUSTER = {
     "http_options": {"host": "127.0.0.1", "port": RAY_PORT},
     "applications": [
         {
             "name": "eulerlora",
-            "import_path": "deploy.ray.application:build",
+            "import_path": "eulerlora_lab.ray_serve.application:build",
             "args": {"open_to_all": True, "precision": "float32"},
             "deployments": [
                 {
@@ -47,7 +53,7 @@ CLUSTER = {
         }
     ],
 }
-CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
+CONFIG = Path(application.__file__).with_name("serve.yaml")
 
 
 def test_a_replica_answers_as_the_service_while_its_lifespan_runs(
@@ -73,12 +79,12 @@ def test_a_replica_with_a_broken_checkpoint_does_not_start(checkpoint_copy: Path
 
 def test_the_configuration_is_valid_and_names_the_application() -> None:
     config = yaml.safe_load(CONFIG.read_text())
-    (application,) = ServeDeploySchema.model_validate(config).applications
-    assert application.import_path == f"{build.__module__}:{build.__name__}"
-    arguments = validated(Arguments, application.args)
+    (stated,) = ServeDeploySchema.model_validate(config).applications
+    assert stated.import_path == f"{build.__module__}:{build.__name__}"
+    arguments = validated(Arguments, stated.args)
     assert arguments.keys is not None
     settings = ServiceSettings()
-    (deployment,) = application.deployments
+    (deployment,) = stated.deployments
     built = build(arguments)._bound_deployment  # the public API has no way to read it
     assert deployment.name == built.name
     assert settings.connections.max_connections < MAX_ONGOING_REQUESTS == built.max_ongoing_requests
