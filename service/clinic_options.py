@@ -2,7 +2,7 @@
 
 import click
 
-from eulerlora_client.commands.program import PATH
+from eulerlora_contract.program import PATH
 
 OPTIONS = (
     click.Option(["--policy"], type=PATH, help="Triage policy file; default: the packaged policy."),

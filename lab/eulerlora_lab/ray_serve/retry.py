@@ -1,8 +1,8 @@
 """Retries in Ray's HTTP proxies of requests whose replica was lost.
 
 A prediction has no side effects and its seed is derived from the image, so the same request to
-another replica has the same answer. Ray itself answers such a request with 500. For `ray start`, set
-`RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=eulerlora_lab.ray_serve.retry.middlewares`.
+another replica has the same answer. Ray itself answers such a request with 500. For `ray start`,
+set `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=eulerlora_lab.ray_serve.retry.middlewares`.
 """
 
 import asyncio
