@@ -3,6 +3,7 @@
 import hashlib
 import os
 import resource
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from eulerlora.checkpoint import files
 from eulerlora.checkpoint.config import BackboneConfig
 from eulerlora.checkpoint.files import (
     DRAWS,
@@ -34,7 +36,7 @@ from eulerlora.checkpoint.files import (
     stored_revision,
     write_config,
 )
-from eulerlora.checkpoint.weights import tensors_sha256
+from eulerlora.checkpoint.weights import read_backbone_weights, tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import Runtime
@@ -104,6 +106,34 @@ def test_a_loaded_network_keeps_its_weights_when_its_files_change(checkpoint_cop
             opened.seek(-1000, os.SEEK_END)
             opened.write(bytes(1000))
     assert torch.equal(outputs(network), expected)
+
+
+@pytest.mark.parametrize("name", [CONFIG, "adapters.safetensors", "backbone.safetensors"])
+def test_files_that_change_during_a_load_are_refused_or_those_of_the_revision(
+    checkpoint_copy: Path,
+    make_network,
+    make_backbone,
+    make_config,
+    tmp_path: Path,
+    monkeypatch,
+    name,
+) -> None:
+    network = make_network(seed=9, backbone=make_backbone(seed=9))
+    config = make_config(network).model_copy(update={"temperature": 2.0})
+    save_checkpoint(tmp_path / "other", network, config, CARD)
+    before = stored_revision(checkpoint_copy)
+
+    def read_backbone_after_a_change(path: Path, *arguments: Any) -> Any:
+        shutil.copy(tmp_path / "other" / name, checkpoint_copy)
+        return read_backbone_weights(path, *arguments)
+
+    monkeypatch.setattr(files, "read_backbone_weights", read_backbone_after_a_change)
+    if name == CONFIG:
+        loaded = load_checkpoint(checkpoint_copy)
+        assert (loaded.revision, revision_of(loaded.config)) == (before, before)
+    else:
+        with pytest.raises(CheckpointError, match=name):
+            load_checkpoint(checkpoint_copy)
 
 
 def test_the_revision_is_the_digest_of_the_config(checkpoint_copy: Path) -> None:

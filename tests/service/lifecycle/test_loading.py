@@ -19,6 +19,7 @@ from eulerlora.checkpoint.files import (
     predict_known_answer,
     read_config,
     save_checkpoint,
+    stored_revision,
     write_config,
 )
 from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign, verifier
@@ -200,6 +201,28 @@ def test_the_signature_is_checked_before_anything_is_read_and_at_a_reload(
         with pytest.raises(CheckpointError) as caught:
             refused()
         assert caught.value.path == checkpoint_copy / SIGNATURE_FILE
+
+
+def test_a_link_that_moves_during_a_load_does_not_change_what_is_read(
+    save: Save, tmp_path: Path
+) -> None:
+    first, second, link = (
+        save("model", seed=1),
+        save("model", 2, folder="second"),
+        tmp_path / "link",
+    )
+    link.symlink_to(first)
+
+    def verify_and_move(folder: Path) -> None:
+        assert folder == first
+        link.unlink()
+        link.symlink_to(second)
+
+    loaded = load(link, (), verify=verify_and_move)
+    assert loaded.model.revision == stored_revision(first)
+    newer = newer_revision(loaded, load, ())
+    assert newer is not None
+    assert newer.model.revision == stored_revision(second)
 
 
 def test_a_model_with_another_name_is_not_a_newer_revision(save: Save) -> None:
