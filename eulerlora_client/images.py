@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from eulerlora_contract.image_formats import (
-    ADOBE,
     ANCILLARY,
     APP0,
     APP1,
-    APP2,
-    APP14,
     COMMENT,
     EXIF_IDENTIFIERS,
-    ICC_IDENTIFIER,
     JFIF,
     JPEG_START,
+    KEPT_PNG_CHUNKS,
+    KEPT_SEGMENTS,
+    KEPT_WEBP_CHUNKS,
     LAST_APP,
     ORIENTATION,
     PNG_SIGNATURE,
@@ -68,12 +67,6 @@ def image_bytes(image: ImageFile, strip_metadata: bool = False) -> bytes:
 
 
 _JFIF_BYTES = 12  # the rest of the segment is a preview and its size
-_KEPT_SEGMENTS = {APP2: ICC_IDENTIFIER, APP14: ADOBE}
-_KEPT_PNG_CHUNKS = {
-    b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"bKGD", b"pHYs", b"cICP", b"mDCV",
-    b"cLLI", b"acTL", b"fcTL", b"fdAT",
-}  # fmt: skip
-_KEPT_WEBP_CHUNKS = {b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ICCP", b"ANIM", b"ANMF"}
 EXIF_FLAG, XMP_FLAG = 0x08, 0x04  # of the chunk VP8X (RFC 9649, 2.7.1)
 
 
@@ -132,7 +125,7 @@ def _kept_parts(data: bytes, segment: JpegSegment) -> Iterator[bytes]:
     marker, payload = segment.marker, data[segment.start + 2 : segment.end]
     is_kept = marker != COMMENT
     if APP0 <= marker <= LAST_APP:
-        is_kept = marker in _KEPT_SEGMENTS and payload.startswith(_KEPT_SEGMENTS[marker])
+        is_kept = marker in KEPT_SEGMENTS and payload.startswith(KEPT_SEGMENTS[marker])
     if segment.start == segment.end:
         yield bytes([0xFF, marker])
     elif marker == APP0 and payload.startswith(JFIF):
@@ -158,7 +151,7 @@ def _png_parts(data: bytes) -> Iterator[bytes]:
     )
     exif = _exif(next(blocks, b""))
     for kind, chunk in chunks:
-        if kind in _KEPT_PNG_CHUNKS or not kind[0] & ANCILLARY:
+        if kind in KEPT_PNG_CHUNKS or not kind[0] & ANCILLARY:
             yield chunk
         if kind == b"IHDR" and exif:
             yield png_chunk(b"eXIf", exif)
@@ -184,7 +177,7 @@ def _webp_parts(data: bytes) -> Iterator[bytes]:
             is_extended = True
             flags = content[0] & ~(EXIF_FLAG | XMP_FLAG) | (EXIF_FLAG if exif else 0)
             yield data[start - 8 : start] + bytes([flags]) + content[1:]
-        elif kind in _KEPT_WEBP_CHUNKS:
+        elif kind in KEPT_WEBP_CHUNKS:
             yield data[start - 8 : start] + content
     if exif and is_extended:
         yield b"EXIF" + struct.pack("<I", len(exif)) + exif

@@ -130,6 +130,16 @@ _PNG_COLOURS = {b"cICP", b"sRGB", b"gAMA", b"cHRM"}
 _PNG_TEXTS = {b"tEXt", b"zTXt", b"iTXt", b"iCCP"}
 ANCILLARY = 0x20  # bit of the first letter of a chunk that a decoder may ignore
 
+KEPT_SEGMENTS = {APP2: ICC_IDENTIFIER, APP14: ADOBE}
+"""Application segments of JPEG that remain without metadata: starts of their payload by marker."""
+KEPT_PNG_CHUNKS = frozenset({
+    b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"bKGD", b"pHYs", b"cICP", b"mDCV",
+    b"cLLI", b"acTL", b"fcTL", b"fdAT",
+})  # fmt: skip
+"""Ancillary chunks of PNG that remain, like all critical ones."""
+KEPT_WEBP_CHUNKS = frozenset({b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ICCP", b"ANIM", b"ANMF"})
+"""Chunks of WebP that remain."""
+
 
 @dataclass(frozen=True)
 class ImageHeader:

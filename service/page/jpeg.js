@@ -7,16 +7,13 @@ const APPLICATION = { first: 0xe0, last: 0xef };
 const [EXIF_SEGMENT, EXIF] = [0xe1, "Exif"];
 const [JFIF_SEGMENT, JFIF] = [0xe0, "JFIF\0"];
 const JFIF_BYTES = 12; // the rest of the segment is a preview and its size
-const KEPT_OF_JPEG = [ // application segments that change the colours
-  [0xe2, "ICC_PROFILE\0"],
-  [0xee, "Adobe"],
-];
 
 /** Returns the parts of a JPEG file without its metadata; keeps orientation and colour profile.
  * Bytes after the end marker are dropped too, and so is everything from a damaged segment on.
  * @param {Uint8Array} bytes
+ * @param {[number, string][]} segments - markers and starts of the application segments to keep
  * @returns {Uint8Array[]} */
-export function jpegWithoutMetadata(bytes) {
+export function jpegWithoutMetadata(bytes, segments) {
   const kept = [];
   let orientation = null; // of the first EXIF segment before the pixels
   let hasPixels = false;
@@ -37,7 +34,7 @@ export function jpegWithoutMetadata(bytes) {
     }
     if (marker === JFIF_SEGMENT && startsWith(content, JFIF)) {
       kept.push(segment(marker, [...content.subarray(0, JFIF_BYTES), 0, 0]));
-    } else if (isKept(marker, content)) {
+    } else if (isKept(marker, content, segments)) {
       kept.push(bytes.subarray(start - 2, end));
     }
     at = end;
@@ -70,10 +67,10 @@ function endOfScan(bytes, start) {
   }
 }
 
-function isKept(marker, content) {
+function isKept(marker, content, segments) {
   if (marker === COMMENT) return false;
   if (marker < APPLICATION.first || marker > APPLICATION.last) return true;
-  return KEPT_OF_JPEG.some(([kind, name]) => kind === marker && startsWith(content, name));
+  return segments.some(([kind, name]) => kind === marker && startsWith(content, name));
 }
 
 function startsWith(content, name) {

@@ -8,9 +8,9 @@ import { Problem, noImage } from "./problems.js";
 import { webpWithoutMetadata } from "./webp.js";
 
 const FORMATS = [
-  [[0xff, 0xd8], 0, jpegWithoutMetadata],
-  [[0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a], 0, pngWithoutMetadata],
-  [[0x57, 0x45, 0x42, 0x50], 8, webpWithoutMetadata], // RIFF, size, WEBP
+  [[0xff, 0xd8], 0, "JPEG", jpegWithoutMetadata],
+  [[0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a], 0, "PNG", pngWithoutMetadata],
+  [[0x57, 0x45, 0x42, 0x50], 8, "WEBP", webpWithoutMetadata], // RIFF, size, WEBP
 ];
 
 /** Returns the file without metadata. Throws Problem as `bytesOf`, and for a file that is no JPEG, PNG
@@ -20,13 +20,14 @@ const FORMATS = [
 export async function withoutMetadata(file) {
   const bytes = await bytesOf(file);
   const format = FORMATS.find(([magic, at]) => magic.every((byte, i) => bytes[at + i] === byte));
-  if (format === undefined) throw new Problem(noImage(kindOf(bytes)));
-  return new Blob(format[2](bytes), { type: file.type });
+  const table = JSON.parse(byId("file-kinds").textContent);
+  if (format === undefined) throw new Problem(noImage(kindOf(bytes, table)));
+  const [, , name, parts] = format;
+  return new Blob(parts(bytes, table.kept[name]), { type: file.type });
 }
 
 /* What the file is, by the table of the service; undefined if it is no known kind. */
-function kindOf(bytes) {
-  const { kinds, length } = JSON.parse(byId("file-kinds").textContent);
+function kindOf(bytes, { kinds, length }) {
   const start = Array.from(bytes.subarray(0, length), (byte) => String.fromCharCode(byte)).join("");
   return kinds.find(({ pattern }) => new RegExp(`^(?:${pattern})`, "s").test(start));
 }

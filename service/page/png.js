@@ -3,16 +3,14 @@
 import { orientationOf, tiffWith } from "./exif.js";
 
 const SIGNATURE_BYTES = 8;
-const KEPT_OF_PNG = new Set([ // critical chunks, transparency, colours and animation
-  "IHDR", "PLTE", "IDAT", "IEND", "tRNS", "iCCP", "sRGB", "gAMA", "cHRM", "cICP", "sBIT", "bKGD",
-  "pHYs", "mDCV", "cLLI", "acTL", "fcTL", "fdAT",
-]);
+const ANCILLARY = 0x20; // bit of the first letter of a chunk that a decoder may ignore
 
 /** Returns the parts of a PNG file without its metadata; keeps orientation and colour profile.
  * Everything after IEND, and from a damaged chunk on, is dropped.
  * @param {Uint8Array} bytes
+ * @param {string[]} chunks - ancillary chunks to keep
  * @returns {Uint8Array[]} */
-export function pngWithoutMetadata(bytes) {
+export function pngWithoutMetadata(bytes, chunks) {
   const kept = [];
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   let orientation = null; // browsers ignore one behind the pixels
@@ -24,7 +22,8 @@ export function pngWithoutMetadata(bytes) {
     const content = bytes.subarray(at + 8, end - 4);
     if (kind === "IDAT") hasPixels = true;
     if (kind === "eXIf" && !hasPixels) orientation ??= orientationOf(content);
-    if (KEPT_OF_PNG.has(kind)) kept.push(bytes.subarray(at, end));
+    const isCritical = !(bytes[at + 4] & ANCILLARY);
+    if (isCritical || chunks.includes(kind)) kept.push(bytes.subarray(at, end));
     at = end;
   }
   if (orientation > 1) kept.splice(1, 0, pngChunk("eXIf", tiffWith(orientation)));

@@ -3,15 +3,15 @@
 import { orientationOf, tiffWith } from "./exif.js";
 
 const HEADER_BYTES = 12;
-const KEPT_OF_WEBP = new Set(["VP8 ", "VP8L", "VP8X", "ALPH", "ICCP", "ANIM", "ANMF"]);
 const FLAGS_AT = 8; // in the chunk VP8X
 const [EXIF_FLAG, XMP_FLAG] = [0x08, 0x04];
 
 /** Returns the parts of a WebP file without its metadata; keeps orientation and colour profile.
  * Everything after the RIFF chunk, and from a damaged chunk on, is dropped.
  * @param {Uint8Array} bytes
+ * @param {string[]} chunks - to keep
  * @returns {Uint8Array[]} */
-export function webpWithoutMetadata(bytes) {
+export function webpWithoutMetadata(bytes, chunks) {
   const kept = [];
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const total = Math.min(bytes.length, 8 + view.getUint32(4, true));
@@ -23,7 +23,7 @@ export function webpWithoutMetadata(bytes) {
     const kind = String.fromCharCode(...bytes.subarray(at, at + 4));
     const content = bytes.subarray(at + 8, at + 8 + size);
     if (kind === "EXIF") orientation ??= orientationOf(withoutIdentifier(content));
-    if (KEPT_OF_WEBP.has(kind)) kept.push(bytes.slice(at, end));
+    if (chunks.includes(kind)) kept.push(bytes.slice(at, end));
     at = end;
   }
   const extended = kept.find((part) => part[3] === "X".charCodeAt(0));

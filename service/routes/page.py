@@ -17,7 +17,14 @@ from typing import Self
 from fastapi import APIRouter, HTTPException, Request, Response
 from jinja2 import Environment, StrictUndefined
 
-from eulerlora_contract.image_formats import DICOM, KINDS, SNIFFED_BYTES
+from eulerlora_contract.image_formats import (
+    DICOM,
+    KEPT_PNG_CHUNKS,
+    KEPT_SEGMENTS,
+    KEPT_WEBP_CHUNKS,
+    KINDS,
+    SNIFFED_BYTES,
+)
 from eulerlora_contract.policy import results as texts
 from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_policy
 
@@ -33,6 +40,12 @@ _IMAGES = {
 }
 """What the images of a data set are, by the first word of its name."""
 
+_KEPT = {
+    "JPEG": [[marker, start.decode()] for marker, start in KEPT_SEGMENTS.items()],
+    "PNG": sorted(kind.decode() for kind in KEPT_PNG_CHUNKS),
+    "WEBP": sorted(kind.decode() for kind in KEPT_WEBP_CHUNKS),
+}
+"""What the page keeps of a file without its metadata."""
 _FEW_SPARED = 0.1
 """A specificity below which the policy does not help to order images."""
 
@@ -156,7 +169,7 @@ def page_files(
         is_audited=is_audited,
         reads_dicom=reads_dicom,
         policy=policy,
-        file_kinds={"length": SNIFFED_BYTES, "kinds": _kinds(reads_dicom)},
+        file_kinds={"length": SNIFFED_BYTES, "kinds": _kinds(reads_dicom), "kept": _KEPT},
         measured=measured_rows(policy),
         performance=texts.performance(policy),
         texts=texts,

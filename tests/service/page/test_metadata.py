@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
+from eulerlora_client.images import without_metadata
+from eulerlora_contract.image_formats import png_chunk
 from tests.service.page.browser import expect
 from tests.service.page.lesions import IRREGULAR, lesion_image, upload
 
@@ -104,6 +106,15 @@ def test_a_file_without_an_orientation_gets_no_exif(strip, kind) -> None:
     with Image.open(BytesIO(stripped)) as after:
         assert dict(after.getexif()) == {}
     np.testing.assert_array_equal(upright(stripped), upright(content))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_page_and_client_remove_the_same_parts(strip, kind) -> None:
+    content = file_with_metadata(kind)
+    if kind == "PNG":
+        names = (b"tRNS", b"sBIT", b"cLLI", b"KEEP", b"prIv")
+        content = content[:33] + b"".join(png_chunk(name, b"123") for name in names) + content[33:]
+    assert strip(content) == without_metadata(content)
 
 
 def test_an_orientation_in_xmp_is_no_orientation(strip) -> None:
