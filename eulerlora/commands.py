@@ -449,17 +449,21 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
     configure_openmp()
     # These import torch.
     from eulerlora.checkpoint.files import load_checkpoint  # noqa: PLC0415
-    from eulerlora.exchange.exporting import export_onnx, export_peft, export_torchvision  # noqa: PLC0415
+    from eulerlora.exchange.exporting import export_torchvision  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free, new_folder  # noqa: PLC0415
 
     check_free(out)
     loaded = load_checkpoint(checkpoint)
     with new_folder(out) as partial:
         if format_ == "peft":
+            from eulerlora.plugins.peft_export import export_peft  # noqa: PLC0415
+
             export_peft(loaded, partial, _VERSIONS[version], sampled)
         elif format_ == "torchvision":
             export_torchvision(loaded, partial)
         else:
+            from eulerlora.plugins.onnx_export import export_onnx  # noqa: PLC0415
+
             difference = export_onnx(loaded, partial)
             click.echo(f"largest difference of a probability in ONNX Runtime: {difference:.1e}")
     modes = "modes det and stoch" if sampled else "mode det"
@@ -500,8 +504,8 @@ def import_command(
     of LoRA may differ, and PEFT's scaling becomes part of the weights.
     """
     configure_openmp()
-    from eulerlora.exchange.peft_folders import import_peft  # noqa: PLC0415
     from eulerlora.exchange.preprocessing import read_preprocessing  # noqa: PLC0415
+    from eulerlora.plugins.peft_import import import_peft  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free  # noqa: PLC0415 - imports torch
 
     check_free(out)

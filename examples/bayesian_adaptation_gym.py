@@ -20,7 +20,7 @@ from bayesadapt.lorawrappers import LoraWrapper
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
-from eulerlora.peft import Directions
+from eulerlora.plugins.peft_method import Directions
 
 
 class EulerLoraWrapper(LoraWrapper):

@@ -1,11 +1,8 @@
-"""Export of mode det: the adapters as separate members, in folders of PEFT, torchvision or ONNX.
+"""Export of mode det: the adapters as separate members, each a merged network of torchvision.
 
 In mode det, all coefficients of an adapter are 1: member a computes W0 + B_a A_a in each adapted
 projection, and its own head. The answer of the checkpoint is the mean of the members'
-probabilities. torchvision gets a merged `VisionTransformer` for each member; ONNX gets one graph
-from resized images to mean probabilities, which ONNX Runtime runs for a comparison with the
-checkpoint before the export is complete. PEFT gets the backbone as a ViT of transformers and a
-folder for each adapter: LoRA, which has mode det, or EulerLoRA (`eulerlora.peft`) with both modes.
+probabilities. `eulerlora.plugins` has the exports to PEFT and ONNX.
 """
 
 import json
@@ -16,26 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.vision_transformer import ConvStemConfig
 
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.checkpoint.weights import CARD_FILE, with_weights, write_tensors
-from eulerlora.exchange.libraries import (
-    LAW,
-    MODULE_PREFIX,
-    SAMPLED_TYPE,
-    TRANSFORMERS_ACTIVATIONS,
-    VIT_PROJECTIONS,
-    TransformersVersion,
-    vit_state,
-)
-from eulerlora.images.preprocess import normalise
-from eulerlora.methods.registry import DEFAULT_METHOD
+from eulerlora.checkpoint.weights import CARD_FILE, write_tensors
 from eulerlora.nn.method import AttentionAdapters
-from eulerlora.settings import BackboneSettings, Preprocessing
-from eulerlora_contract.errors import NonFiniteError, SettingsError
+from eulerlora.settings import BackboneSettings
+from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.output_files import write_text
 
 _State = dict[str, Tensor]
@@ -62,19 +48,6 @@ _STEM = """
 
 This backbone has a convolutional stem: pass `conv_stem_configs` too, with these channels, kernel
 size 3, stride 2 and no norm: """
-_ONNX_FILE = "model.onnx"
-_MAX_DIFFERENCE = 1e-4
-"""Largest accepted difference of a probability between ONNX Runtime and PyTorch."""
-_CHECKED_IMAGES = 3
-_ONNX_USE = """```python
-import onnxruntime
-
-session = onnxruntime.InferenceSession("model.onnx")
-(probabilities,) = session.run(None, {"images": images})
-```
-
-`images` is a float32 array (n, 3, size, size) in [0, 1]: the image after the resize of the
-preprocessing below. The graph contains its mean, standard deviation and colour constancy."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +91,7 @@ def members(checkpoint: Checkpoint) -> list[Member]:
     ]
 
 
-def _without_layer_scale(settings: BackboneSettings, state: _State) -> _State:
+def without_layer_scale(settings: BackboneSettings, state: _State) -> _State:
     """Multiplies the layer scales of a backbone into the output projection and the MLP's last
     layer.
     """
@@ -137,9 +110,10 @@ def _without_layer_scale(settings: BackboneSettings, state: _State) -> _State:
 
 
 @torch.no_grad()
-def _merged_state(checkpoint: Checkpoint, member: Member) -> _State:
+def merged_state(checkpoint: Checkpoint, member: Member) -> dict[str, Tensor]:
+    """The tensors of the backbone with the products of one adapter, without layer scales."""
     backbone = checkpoint.network.backbone
-    state = dict(_without_layer_scale(backbone.settings, backbone.state_dict()))
+    state = dict(without_layer_scale(backbone.settings, backbone.state_dict()))
     for index, products in enumerate(member.up @ member.down):  # (4, width, width)
         prefix = f"encoder.layers.encoder_layer_{index}.self_attention."
         for name, update in (
@@ -166,7 +140,8 @@ _FORMAT_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
 """For each format of `eulerlora export`, the options of a backbone that it can hold."""
 
 
-def _check_format(settings: BackboneSettings, name: str) -> None:
+def check_format(settings: BackboneSettings, name: str) -> None:
+    """Raises SettingsError if a format of `eulerlora export` cannot hold a backbone."""
     unsupported = _unsupported(settings, name)
     if unsupported:
         others = [other for other in _FORMAT_OPTIONS if not _unsupported(settings, other)]
@@ -195,7 +170,7 @@ def _head(checkpoint: Checkpoint, adapter: int) -> nn.Linear:
     return head.requires_grad_(False)
 
 
-def _readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool = False) -> str:
+def export_readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool = False) -> str:
     """Markdown: origin, what the export lacks, use and preprocessing.
 
     `use` is the section on use. `sampled`: the export has mode stoch.
@@ -245,7 +220,7 @@ exported. Use the checkpoint itself for those.
 def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
     """Torchvision's model of one adapter, with its head. Raises SettingsError."""
     settings = checkpoint.network.backbone.settings
-    _check_format(settings, "torchvision")
+    check_format(settings, "torchvision")
     no_norm: Any = None  # torchvision's annotation forgets it
     stem = [
         ConvStemConfig(channels, 3, 2, norm_layer=no_norm) for channels in settings.stem_channels
@@ -256,7 +231,7 @@ def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransfo
         conv_stem_configs=stem or None,
     )
     head = {f"heads.head.{name}": tensor for name, tensor in member.head.state_dict().items()}
-    model.load_state_dict(_merged_state(checkpoint, member) | head)
+    model.load_state_dict(merged_state(checkpoint, member) | head)
     return model.eval().requires_grad_(False)
 
 
@@ -278,8 +253,8 @@ def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
     }
     channels = settings.stem_channels
     use = _TORCHVISION_USE + (_STEM + ", ".join(map(str, channels)) + "." if channels else "")
-    _write_json(folder / "config.json", config)
-    write_text(folder / CARD_FILE, _readme(checkpoint, "torchvision", use))
+    write_json(folder / "config.json", config)
+    write_text(folder / CARD_FILE, export_readme(checkpoint, "torchvision", use))
 
 
 def _arguments(settings: BackboneSettings, classes: int) -> dict[str, int]:
@@ -294,228 +269,6 @@ def _arguments(settings: BackboneSettings, classes: int) -> dict[str, int]:
     }
 
 
-class _MergedNetwork(nn.Module):
-    """The members of a checkpoint in mode det, with merged weights.
-
-    Maps images (n, 3, size, size) in [0, 1] to mean probabilities (n, classes).
-    """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__()
-        network = checkpoint.network
-        settings = network.backbone.settings.model_copy(update={"layer_scale": False})
-        merged = members(checkpoint)
-        self.preprocessing = network.preprocessing
-        self.backbones = nn.ModuleList(
-            with_weights(settings, _merged_state(checkpoint, member)) for member in merged
-        )
-        self.heads = nn.ModuleList(member.head for member in merged)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """images: (n, 3, size, size) in [0, 1]."""
-        inputs = normalise(images, self.preprocessing)
-        pairs = zip(self.backbones, self.heads, strict=True)
-        probabilities = [head(backbone(inputs)).softmax(dim=-1) for backbone, head in pairs]
-        return torch.stack(probabilities).mean(dim=0)
-
-
-def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
-    """Writes `model.onnx` and a README; returns the largest difference from the checkpoint.
-
-    Raises SettingsError if the extra is not installed, and NonFiniteError if ONNX Runtime gives
-    other probabilities.
-    """
-    try:
-        import onnx  # noqa: F401, PLC0415
-        import onnxruntime  # noqa: F401, PLC0415
-        import onnxscript  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise SettingsError(
-            "expected onnx, onnxruntime and onnxscript; pip install 'eulerlora[onnx]'"
-        ) from error
-    network = _MergedNetwork(checkpoint).eval().requires_grad_(False)
-    size = checkpoint.config.preprocessing.size
-    images = torch.rand(_CHECKED_IMAGES, 3, size, size, generator=Generator().manual_seed(0))
-    batch = torch.export.Dim("batch", min=1)
-    torch.onnx.export(
-        network,
-        (images,),
-        folder / _ONNX_FILE,
-        input_names=["images"],
-        output_names=["probabilities"],
-        dynamo=True,
-        dynamic_shapes={"images": {0: batch}},
-        verbose=False,
-    )
-    difference = _difference(network, images, folder / _ONNX_FILE)
-    if not difference <= _MAX_DIFFERENCE:
-        raise NonFiniteError(
-            f"ONNX Runtime: expected the checkpoint's probabilities within {_MAX_DIFFERENCE}, got "
-            f"a difference of {difference:.2g}"
-        )
-    write_text(folder / CARD_FILE, _readme(checkpoint, "ONNX", _ONNX_USE))
-    return difference
-
-
-@torch.inference_mode()
-def _difference(network: _MergedNetwork, images: Tensor, path: Path) -> float:
-    import onnxruntime  # noqa: PLC0415 - an extra
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    worst = 0.0
-    for batch in (images[:1], images):
-        (actual,) = session.run(None, {"images": batch.numpy()})
-        worst = max(worst, float((torch.from_numpy(actual) - network(batch)).abs().max()))
-    return worst
-
-
-_VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
-_TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
-    4: ("query", "key", "value", "attention.output.dense"),
-    5: ("q_proj", "k_proj", "v_proj", "o_proj"),
-}
-"""PEFT's `target_modules`, which are suffixes of the names of modules."""
-
-
-_BACKBONE_FOLDER = "backbone"
-_PEFT_USE = """```python
-import torch
-from peft import PeftModel
-from transformers import ViTForImageClassification
-
-probabilities = []
-for index in range({count}):
-    backbone = ViTForImageClassification.from_pretrained("backbone")
-    model = PeftModel.from_pretrained(backbone, f"adapter_{{index}}").eval()
-    probabilities.append(model(pixel_values=images).logits.softmax(-1))
-probabilities = torch.stack(probabilities).mean(0)
-```
-
-The names of the tensors are those of transformers {version}. `images` are the output of
-`ViTImageProcessor.from_pretrained("backbone")`, whose filter differs from the checkpoint's by
-rounding to 8 bits."""
-
-
-_SAMPLED_USE = """
-
-`import eulerlora.peft` first, which registers the method. With
-`with eulerlora.peft.sampling(model, samples=4, seed=0):` around the call of the model, each
-image has 4 rows of logits; without it the model answers in mode det."""
-
-
-def export_peft(
-    checkpoint: Checkpoint, folder: Path, version: TransformersVersion = 5, sampled: bool = False
-) -> None:
-    """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
-
-    Adapters have the names of this version of transformers; sampled ones are of `eulerlora.peft`,
-    others LoRA. Raises SettingsError for a method or a backbone that cannot be expressed.
-    """
-    _check_format(checkpoint.network.backbone.settings, "peft")
-    if sampled and checkpoint.config.method != DEFAULT_METHOD:
-        raise SettingsError("--sampled: expected a checkpoint whose projections are all sampled")
-    exported = members(checkpoint)
-    _write_backbone(checkpoint, folder / _BACKBONE_FOLDER)
-    for index, member in enumerate(exported):
-        _write_adapter(checkpoint, member, folder / f"adapter_{index}", version, sampled)
-    use = _PEFT_USE.format(count=len(exported), version=version) + (_SAMPLED_USE if sampled else "")
-    write_text(folder / CARD_FILE, _readme(checkpoint, "PEFT", use, sampled))
-
-
-def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
-    """Writes a ViTForImageClassification whose head is zero; each adapter has its own."""
-    backbone, config = checkpoint.network.backbone, checkpoint.config
-    folder.mkdir()
-    state = _without_layer_scale(backbone.settings, backbone.state_dict())
-    classes = len(config.classes)
-    head = {
-        "classifier.weight": torch.zeros(classes, backbone.settings.width),
-        "classifier.bias": torch.zeros(classes),
-    }
-    tensors = {f"vit.{name}": tensor for name, tensor in vit_state(state).items()} | head
-    write_tensors(folder / "model.safetensors", tensors, torch.float32, {"format": "pt"})
-    _write_json(folder / "config.json", _vit_config(checkpoint))
-    _write_json(folder / "preprocessor_config.json", _processor(config.preprocessing))
-
-
-def _write_adapter(
-    checkpoint: Checkpoint,
-    member: Member,
-    folder: Path,
-    version: TransformersVersion,
-    sampled: bool,
-) -> None:
-    tensors = {
-        f"{MODULE_PREFIX}classifier.{name}": tensor
-        for name, tensor in member.head.state_dict().items()
-    }
-    for index, factors in enumerate(zip(member.down, member.up, strict=True)):
-        prefix = MODULE_PREFIX + _VIT_BLOCKS[version].format(index)
-        for module, down, up in zip(VIT_PROJECTIONS[version], *factors, strict=True):
-            tensors[f"{prefix}{module}.lora_A.weight"] = down
-            tensors[f"{prefix}{module}.lora_B.weight"] = up
-    folder.mkdir()
-    write_tensors(folder / "adapter_model.safetensors", tensors, torch.float32, {"format": "pt"})
-    settings = checkpoint.network.settings
-    rank, law = settings.rank, {name: getattr(settings, name) for name in LAW}
-    config = {
-        "peft_type": SAMPLED_TYPE if sampled else "LORA",
-        "task_type": None,
-        "base_model_name_or_path": f"../{_BACKBONE_FOLDER}",
-        "r": rank,
-        "lora_alpha": rank,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "target_modules": list(_TARGETS[version]),
-        "modules_to_save": ["classifier"],
-        "inference_mode": True,
-    }
-    _write_json(folder / "adapter_config.json", config | (law if sampled else {}))
-
-
-def _vit_config(checkpoint: Checkpoint) -> dict[str, object]:
-    shape, names = checkpoint.network.backbone.settings, checkpoint.config.class_names
-    activation = next(
-        name for name, own in TRANSFORMERS_ACTIVATIONS.items() if own == shape.activation
-    )
-    return {
-        "architectures": ["ViTForImageClassification"],
-        "model_type": "vit",
-        "hidden_size": shape.width,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "intermediate_size": shape.mlp_width,
-        "hidden_act": activation,
-        "layer_norm_eps": shape.norm_epsilon,
-        "image_size": shape.image_size,
-        "patch_size": shape.patch_size,
-        "num_channels": 3,
-        "qkv_bias": True,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
-    }
-
-
-def _processor(given: Preprocessing) -> dict[str, object]:
-    """The `preprocessor_config.json` that comes closest to the preprocessing."""
-    square = {"height": given.size, "width": given.size}
-    cropped = given.shorter_side is not None
-    return {
-        "image_processor_type": "CLIPImageProcessor" if cropped else "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": given.shorter_side} if cropped else square,
-        "resample": 2 if given.interpolation.startswith("bilinear") else 3,
-        "do_center_crop": cropped,
-        "crop_size": square,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": given.mean,
-        "image_std": given.std,
-    }
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Writes an indented JSON file."""
     write_text(path, json.dumps(content, indent=2) + "\n")

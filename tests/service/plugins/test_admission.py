@@ -12,7 +12,7 @@ from service.app import capacity_check, create_app
 from service.fair_sharing import ClientQuota
 from service.inference.queue import RequestQueue
 from service.lifecycle.lifecycle import Lifecycle
-from service.open_inference import INFER_PATHS
+from service.plugins.open_inference import INFER_PATHS
 from service.settings import ServiceSettings
 from tests.service.conftest import app_of
 

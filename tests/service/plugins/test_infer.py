@@ -12,7 +12,7 @@ import tritonclient.http as triton
 from starlette.testclient import TestClient
 from tritonclient.utils import InferenceServerException
 
-from service.open_inference import OUTPUTS
+from service.plugins.open_inference import OUTPUTS
 from service.prediction import Pipeline
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server

@@ -24,9 +24,9 @@ from transformers import (
 )
 
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, load_checkpoint
-from eulerlora.exchange.peft_folders import import_peft
 from eulerlora.nn.method import COEFFICIENTS
 from eulerlora.peft import EulerLoraConfig, sampling
+from eulerlora.plugins.peft_import import import_peft
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Draw, Preprocessing
 from eulerlora_contract.errors import EulerLoRAError
@@ -440,9 +440,9 @@ def test_adapters_of_several_backbones_or_numbers_of_classes_are_refused(
 def test_the_exported_image_processor_comes_close_to_the_preprocessing(
     make_checkpoint, tmp_path: Path, crop: bool
 ) -> None:
-    from eulerlora.exchange.exporting import export_peft  # noqa: PLC0415
     from eulerlora.images.decode import channels_first  # noqa: PLC0415
     from eulerlora.images.preprocess import network_input, normalise  # noqa: PLC0415
+    from eulerlora.plugins.peft_export import export_peft  # noqa: PLC0415
 
     checkpoint = load_checkpoint(make_checkpoint())
     given = checkpoint.config.preprocessing
