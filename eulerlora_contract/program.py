@@ -20,18 +20,15 @@ from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import AUTO, MAX_SAMPLES, Auto
 
 ENTRY_POINTS = "eulerlora.commands"
-POLICY_ENTRY_POINTS = "eulerlora.policy_commands"
-OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
-    ENTRY_POINTS: {
-        "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
-        "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
-        "eulerlora[train]": ("train", "evaluate", "calibrate", "card", "seeds"),
-        "eulerlora-clinic[train]": ("site",),
-        "eulerlora-client": ("triage", "decide", "policy", "monitor"),
-        "eulerlora-lab": ("onnx-backbone", "pretrain", "reproduce"),
-    },
-    POLICY_ENTRY_POINTS: {"eulerlora-clinic[train]": ("fit",)},
-}  # fmt: skip
+OTHER_DISTRIBUTION: Mapping[str, Sequence[str]] = {
+    "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
+    "eulerlora[serve]": ("serve", "keys", "audit"),
+    "eulerlora[train]": ("train", "evaluate", "calibrate", "card", "seeds"),
+    "eulerlora-clinic": ("triage", "decide", "policy", "monitor"),
+    "eulerlora-clinic[serve]": ("demo",),
+    "eulerlora-clinic[train]": ("site",),
+    "eulerlora-lab": ("onnx-backbone", "pretrain", "reproduce"),
+}
 """What to install for the commands that an installation does not have."""
 
 _MAX_SHORT_HELP = 100  # characters
@@ -110,8 +107,8 @@ class Program(click.Group):
                     raise
                 return _unavailable(cmd_name, reason)
             return command
-        for requirement, names in OTHER_DISTRIBUTION.get(self.entry_group, {}).items():
-            if cmd_name in names:
+        for requirement, names in OTHER_DISTRIBUTION.items():
+            if self.entry_group == ENTRY_POINTS and cmd_name in names:
                 reason = f"{cmd_name} is not installed; run: pip install '{requirement}'"
                 return _unavailable(cmd_name, reason)
         return None

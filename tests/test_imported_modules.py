@@ -9,7 +9,7 @@ PROGRAM = "from eulerlora_contract.program import program"
 ABSENT = {
     "import eulerlora, eulerlora.commands": {"torch", "pydantic", "PIL"},
     "from eulerlora import EulerLoRA; EulerLoRA.default('cpu')": {"torchvision", "torch._dynamo"},
-    "import eulerlora_client.commands.session, eulerlora_client.commands.triage": {
+    "import eulerlora_clinic.commands.session, eulerlora_clinic.commands.triage": {
         "torch", "torchvision", "fastapi", "starlette", "uvicorn", "scipy",
         "eulerlora", "service", "training", "eulerlora_lab",
     },

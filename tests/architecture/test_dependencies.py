@@ -14,7 +14,10 @@ import pytest
 from eulerlora import __version__
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("eulerlora", "eulerlora_client", "eulerlora_contract", "service", "training")
+PACKAGES = (
+    "eulerlora", "eulerlora_client", "eulerlora_clinic", "eulerlora_contract", "service",
+    "training",
+)  # fmt: skip
 PURPOSES = ("client", "serve", "train", "test")
 PIN = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
 
@@ -51,6 +54,8 @@ def declared(package: str) -> set[str]:
     """Returns the distributions that a package may import."""
     if package in {"eulerlora_client", "eulerlora_contract"}:
         return names(project(package)["dependencies"]) | contract()
+    if package == "eulerlora_clinic":
+        return names(project("clinic")["dependencies"]) | declared("service") | declared("training")
     chosen = {
         "service": ["serve", "dicom"],
         "training": ["train"],
@@ -119,15 +124,16 @@ def test_a_lock_pins_every_dependency_of_its_purpose_and_no_other_extra() -> Non
     own = names(project()["dependencies"])
     client = names(project("eulerlora_client")["dependencies"]) | contract()
     client -= {"eulerlora-contract"}
+    clinic = names(project("clinic")["dependencies"]) - {"eulerlora-client"}
     extras = {name: names(needed) for name, needed in project()["optional-dependencies"].items()}
     core = own - {"eulerlora-contract"}
     extras["serve"] -= {"eulerlora-client"}
     assert client <= set(pins("client"))
     for purpose in ("serve", "train"):
-        assert core | client | extras[purpose] <= set(pins(purpose))
+        assert core | client | clinic | extras[purpose] <= set(pins(purpose))
     assert extras["serve"] | extras["train"] <= set(pins("test"))
     assert group("test") | group("development") <= set(pins("test"))
-    of_training = extras["train"] - extras["serve"] - core - client
+    of_training = extras["train"] - extras["serve"] - core - client - clinic
     assert of_training & set(pins("serve")) <= {"platformdirs"}  # which model-signing needs
     assert not {"torch", "torchvision", "fastapi", "uvicorn"} & set(pins("client"))
 

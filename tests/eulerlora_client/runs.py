@@ -1,21 +1,16 @@
-"""Runs of `eulerlora triage`, rows with fixed values, and a policy for the tests' tiny model."""
+"""Results with fixed values, and a policy for the tests' tiny model."""
 
 from io import BytesIO
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 from PIL import Image
 
-from eulerlora_client.commands.triage import triage_command
-from eulerlora_client.report.ranking import TriageRow
-from eulerlora_contract import program as program_module
 from eulerlora_contract.answers import Disposition, Prediction, Reason, TriageResult
 from eulerlora_contract.policy.policy import Decision, Policy, default_policy, default_policy_text
-from eulerlora_contract.policy.results import policy_description, triage_result
+from eulerlora_contract.policy.results import triage_result
 from tests.eulerlora_client.conftest import Reply
 from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
-from tests.program import Completed, run
 
 NAMES = {"mel": "melanoma", "nv": "melanocytic nevus (mole)"}
 
@@ -40,12 +35,6 @@ DETAILS = {
 """The answer of `/models/tiny`."""
 
 
-def triage(*arguments: str | Path) -> Completed:
-    """Runs `eulerlora triage ARGUMENTS` in this process."""
-    with patch.object(program_module, "program", triage_command):
-        return run(*arguments)
-
-
 def mel_policy() -> Policy:
     """The packaged policy with mel alone, routine below 0.04 and urgent from 0.05 on."""
     policy = default_policy()
@@ -66,10 +55,6 @@ def random_png(seed: int = 0) -> bytes:
     return buffer.getvalue()
 
 
-def decided(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageRow:
-    return TriageRow(Path(name), result_of(disposition, mel, *reasons))
-
-
 def result_of(disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageResult:
     """Under `mel_policy`."""
     prediction = Prediction.model_validate(
@@ -88,8 +73,3 @@ def result_of(disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> T
 
 def triage_reply(result: TriageResult) -> Reply:
     return 200, {"Content-Type": "application/json"}, result.model_dump_json().encode()
-
-
-def policy_reply() -> Reply:
-    content = policy_description(mel_policy()).model_dump_json().encode()
-    return 200, {"Content-Type": "application/json"}, content

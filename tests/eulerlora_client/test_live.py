@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from clinic.tests.runs import triage
 from eulerlora_client import (
     AsyncTriageClient,
     Disposition,
@@ -19,7 +20,7 @@ from eulerlora_client import (
     UnsupportedMedia,
 )
 from service.auth.keys import write_clients
-from tests.eulerlora_client.runs import mel_policy, mel_policy_file, random_png, triage
+from tests.eulerlora_client.runs import mel_policy, mel_policy_file, random_png
 from tests.server_process import ServerProcess, serving
 from tests.service.key_clients import client as client_with
 

@@ -18,7 +18,7 @@ from eulerlora_client.monitoring import (
     sequential_lower_bound,
     target_lesions,
 )
-from eulerlora_client.report.exports import COLUMNS
+from eulerlora_clinic.report.exports import COLUMNS
 from eulerlora_contract.answers import Disposition
 from eulerlora_contract.errors import OutcomesError
 

@@ -246,16 +246,14 @@ def test_a_command_of_the_other_distribution_says_what_to_install(
 
 
 def test_the_commands_of_the_other_distribution_are_its_entry_points() -> None:
-    declared: dict[str, dict[str, set[str]]] = {}
-    for folder in (ROOT, ROOT / "eulerlora_client", ROOT / "clinic", ROOT / "lab"):
+    declared: dict[str, set[str]] = {}
+    for folder in (ROOT, ROOT / "clinic", ROOT / "lab"):
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        for group, targets in project["entry-points"].items():
-            for name, target in targets.items():
-                distribution = project["name"] + target.partition(" ")[2]
-                declared.setdefault(group, {}).setdefault(distribution, set()).add(name)
-    del declared[program.POLICY_ENTRY_POINTS]["eulerlora-client"]  # it has `policy` itself
-    for group, named in program.OTHER_DISTRIBUTION.items():
-        assert {extra: set(names) for extra, names in named.items()} == declared[group]
+        for name, target in project["entry-points"]["eulerlora.commands"].items():
+            distribution = project["name"] + target.partition(" ")[2]
+            declared.setdefault(distribution, set()).add(name)
+    named = program.OTHER_DISTRIBUTION.items()
+    assert {distribution: set(names) for distribution, names in named} == declared
 
 
 def test_the_list_of_commands_includes_a_command_without_its_extra(

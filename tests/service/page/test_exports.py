@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.report.exports import write_csv
-from eulerlora_client.report.ranking import RowProblem, TriageRow
+from eulerlora_clinic.report.exports import write_csv
+from eulerlora_clinic.report.ranking import RowProblem, TriageRow
 from eulerlora_contract.answers import TriageResult
 from tests.service.page.browser import expect
 from tests.service.page.lesions import EVEN, IRREGULAR, broken, lesion

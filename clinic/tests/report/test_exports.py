@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.report.exports import COLUMNS, Outputs, write_csv, write_json_lines
-from eulerlora_client.report.ranking import TriageRow
+from clinic.tests.runs import decided
+from clinic.tests.triage_rows import UNFAMILIAR, failed
+from eulerlora_clinic.report.exports import COLUMNS, Outputs, write_csv, write_json_lines
+from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract.answers import Disposition, Prediction, Reason
 from eulerlora_contract.errors import OutputPathError
 from eulerlora_contract.policy.results import NOT_FITTED
 from eulerlora_contract.policy.results import decided as decided_again
-from tests.eulerlora_client.runs import decided, mel_policy
-from tests.eulerlora_client.triage_rows import UNFAMILIAR, failed
+from tests.eulerlora_client.runs import mel_policy
 
 ROWS = [
     decided("a.png", Disposition.URGENT, 0.4, Reason.TARGET_CLASSES, Reason.HIGH_ENTROPY),

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from eulerlora.images.files import read_image
-from eulerlora_client.report.html import MAX_BYTES, MAX_SIDE_PX, Thumbnail, thumbnail_of
+from eulerlora_clinic.report.html import MAX_BYTES, MAX_SIDE_PX, Thumbnail, thumbnail_of
 from tests.damaged_images import contradictory_images, png_chunk
 from tests.icc_profiles import PROPHOTO, rgb_profile
 

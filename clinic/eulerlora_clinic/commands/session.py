@@ -18,8 +18,8 @@ from tabulate import tabulate
 
 from eulerlora_client.client import AsyncTriageClient, RetryPolicy, TriageOptions, map_ordered
 from eulerlora_client.images import image_bytes
-from eulerlora_client.report.exports import Outputs
-from eulerlora_client.report.ranking import (
+from eulerlora_clinic.report.exports import Outputs
+from eulerlora_clinic.report.ranking import (
     STATUS_TITLES,
     RowProblem,
     TriageRow,

@@ -15,22 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.report.html import (
-    class_bars,
-    counts_by_settings,
-    describe_settings,
-    entropy_split,
-    percent,
-    relative_distance,
-    write_html_report,
-)
-from eulerlora_client.report.ranking import TriageRow, ranked
-from eulerlora_contract.answers import OodScore, Prediction, Reason, TriageResult
-from eulerlora_contract.policy import results as wording
-from eulerlora_contract.policy.policy import Policy, default_policy
-from eulerlora_contract.policy.results import UNKNOWN, performance
-from eulerlora_contract.printable import NO_BREAK, printable
-from tests.eulerlora_client.triage_rows import (
+from clinic.tests.triage_rows import (
     CLASS_NAMES,
     CLASSES,
     REVISION,
@@ -44,6 +29,21 @@ from tests.eulerlora_client.triage_rows import (
     rows_of_all_kinds,
     triaged,
 )
+from eulerlora_clinic.report.html import (
+    class_bars,
+    counts_by_settings,
+    describe_settings,
+    entropy_split,
+    percent,
+    relative_distance,
+    write_html_report,
+)
+from eulerlora_clinic.report.ranking import TriageRow, ranked
+from eulerlora_contract.answers import OodScore, Prediction, Reason, TriageResult
+from eulerlora_contract.policy import results as wording
+from eulerlora_contract.policy.policy import Policy, default_policy
+from eulerlora_contract.policy.results import UNKNOWN, performance
+from eulerlora_contract.printable import NO_BREAK, printable
 
 CREATED_AT = datetime(2026, 11, 21, 15, 4, tzinfo=UTC)
 RESULT = re.compile(r'<tbody class="result (\w+)".*?</tbody>', re.DOTALL)

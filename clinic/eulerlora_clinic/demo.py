@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +14,6 @@ import click
 
 from eulerlora_contract.processes import start_python
 
-_PAGE = Path(__file__).with_name("page")
 _BLUR_PX = 8
 _SKIN = (207, 153, 168)
 _POLL_S = 0.1
@@ -30,8 +30,8 @@ def demo_command() -> None:
     The pictures show no real lesion: two spots, one of them also out of focus, a house and a blank
     one. On a terminal the service runs until a key is pressed, so that its page can be opened.
     """
-    from eulerlora_client.commands.session import Session, run_session  # noqa: PLC0415
-    from eulerlora_client.report.exports import Outputs  # noqa: PLC0415
+    from eulerlora_clinic.commands.session import Session, run_session  # noqa: PLC0415
+    from eulerlora_clinic.report.exports import Outputs  # noqa: PLC0415
 
     with TemporaryDirectory() as folder:
         pictures, log = Path(folder, "pictures"), Path(folder, "log")
@@ -50,7 +50,7 @@ def _draw_pictures(folder: Path) -> None:
 
     folder.mkdir()
     for name in ("even", "irregular", "house"):
-        content = (_PAGE / f"example-{name}.jpg").read_bytes()
+        content = files("service").joinpath("page", f"example-{name}.jpg").read_bytes()
         (folder / f"{name}.jpg").write_bytes(content)
     with Image.open(folder / "irregular.jpg") as spot:
         blurred = spot.filter(ImageFilter.GaussianBlur(_BLUR_PX))

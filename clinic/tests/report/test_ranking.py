@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.report.ranking import TriageRow, first_of_lesions, ranked, with_lesions
-from eulerlora_contract.answers import Disposition, Prediction
-from eulerlora_contract.policy.policy import Policy
-from tests.eulerlora_client.triage_rows import (
+from clinic.tests.triage_rows import (
     BLURRED,
     SHARP,
     UNFAMILIAR,
@@ -19,6 +16,9 @@ from tests.eulerlora_client.triage_rows import (
     passes,
     triaged,
 )
+from eulerlora_clinic.report.ranking import TriageRow, first_of_lesions, ranked, with_lesions
+from eulerlora_contract.answers import Disposition, Prediction
+from eulerlora_contract.policy.policy import Policy
 
 
 @pytest.fixture(scope="module")

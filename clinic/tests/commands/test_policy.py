@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from eulerlora_client.commands.policy import (
+from eulerlora_clinic.commands.policy import (
     check_command,
     monitor_command,
     policy_command,
@@ -103,7 +103,7 @@ def test_check_refuses_a_file_that_is_no_image(tmp_path: Path) -> None:
 
 def test_the_group_lists_the_commands_of_its_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     group = "eulerlora.policy_commands"
-    show = EntryPoint("show", "eulerlora_client.commands.policy:show_command", group)
+    show = EntryPoint("show", "eulerlora_clinic.commands.policy:show_command", group)
     serve = EntryPoint("serve", "service.commands:serve_command", "eulerlora.commands")
     declared = EntryPoints((show, serve))
     monkeypatch.setattr(program, "entry_points", declared.select)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora_contract.printable import printable
-from eulerlora_contract.program import INPUT_FILE, PATH, POLICY_ENTRY_POINTS, SHARE, Program
+from eulerlora_contract.program import INPUT_FILE, PATH, SHARE, Program
 
 if TYPE_CHECKING:
     from eulerlora_client.monitoring import LoggedAnswer, Outcome, OutcomeSummary, Promise
     from eulerlora_contract.policy.policy import Policy
 
 
-@click.group("policy", cls=Program, entry_group=POLICY_ENTRY_POINTS)
+@click.group("policy", cls=Program, entry_group="eulerlora.policy_commands")
 def policy_command() -> None:
     """Show, check and fit the triage policy."""
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
+from clinic.tests.runs import decided
+from clinic.tests.triage_rows import failed
 from eulerlora_client.client import TriageOptions
-from eulerlora_client.commands.session import Session, print_table, summary, triage
-from eulerlora_client.report.ranking import TriageRow, ranked
+from eulerlora_clinic.commands.session import Session, print_table, summary, triage
+from eulerlora_clinic.report.ranking import TriageRow, ranked
 from eulerlora_contract.answers import Disposition, Reason, TriageResult
 from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_contract.problems import Overloaded, Problem, Unreachable
-from tests.eulerlora_client.runs import decided, mel_policy, random_png, result_of
-from tests.eulerlora_client.triage_rows import failed
+from tests.eulerlora_client.runs import mel_policy, random_png, result_of
 
 OPTIONS: TriageOptions = {"mode": "stoch", "samples": 2}
 ROUTINE = result_of(Disposition.ROUTINE)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from clinic.tests.runs import triage
 from eulerlora import EulerLoRA
 from eulerlora_client import Disposition
 from eulerlora_contract.policy.results import TITLES
 from service.audit.log import AuditLog
-from tests.eulerlora_client.runs import triage
 from tests.markdown import code_blocks
 from tests.service.audit_entries import SECRET
 from tests.service.conftest import app_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.report.html import write_html_report
+from clinic.tests.triage_rows import fixed_policy, rows_of_all_kinds
+from eulerlora_clinic.report.html import write_html_report
 from eulerlora_contract.policy import results as wording
 from tests.browser import TIMEOUT_MS, assert_accessible, chromium
-from tests.eulerlora_client.triage_rows import fixed_policy, rows_of_all_kinds
 
 pytestmark = pytest.mark.browser
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from clinic.tests.runs import triage
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
-from tests.eulerlora_client.runs import triage
 from tests.server_process import serving
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]

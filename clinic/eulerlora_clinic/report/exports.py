@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from eulerlora_client.report.ranking import TriageRow, with_lesions
+from eulerlora_clinic.report.ranking import TriageRow, with_lesions
 from eulerlora_contract.answers import Prediction, TriageResult, shown_fields
 from eulerlora_contract.errors import OutputPathError
 from eulerlora_contract.output_files import is_replaceable, open_output
@@ -47,7 +47,7 @@ class Outputs:
         """
         with ExitStack() as writers:  # calls all of them in reverse order, also after an error
             if self.report is not None:
-                from eulerlora_client.report.html import write_html_report  # noqa: PLC0415 - slow to import
+                from eulerlora_clinic.report.html import write_html_report  # noqa: PLC0415 - slow to import
 
                 writers.callback(write_html_report, self.report, rows, policy, datetime.now(UTC))
             if self.json_lines is not None:

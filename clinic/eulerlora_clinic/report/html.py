@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from eulerlora_client.report.ranking import (
+from eulerlora_clinic.report.ranking import (
     STATUS_TITLES,
     TriageRow,
     counts_by_status,
@@ -33,7 +33,7 @@ from eulerlora_contract.policy.results import performance
 from eulerlora_contract.printable import NO_BREAK, printable
 from eulerlora_contract.sampling import AUTO, Auto
 
-_PACKAGE, _FOLDER = "eulerlora_client.report", "parts"
+_PACKAGE, _FOLDER = "eulerlora_clinic.report", "parts"
 STYLE, SCRIPT = "report.css", "report.js"
 
 

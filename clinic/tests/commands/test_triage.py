@@ -12,8 +12,9 @@ from unittest.mock import patch
 
 import pytest
 
+from clinic.tests.runs import policy_reply, triage
 from eulerlora_client.client import TriageClient
-from eulerlora_client.commands.triage import decide_command, triage_command
+from eulerlora_clinic.commands.triage import decide_command, triage_command
 from eulerlora_contract import program as program_module
 from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult
 from eulerlora_contract.policy.policy import default_policy_text
@@ -23,10 +24,8 @@ from tests.eulerlora_client.runs import (
     DETAILS,
     mel_policy,
     mel_policy_file,
-    policy_reply,
     random_png,
     result_of,
-    triage,
     triage_reply,
 )
 from tests.program import Completed, run
@@ -210,7 +209,7 @@ def test_the_files_are_written_even_if_stdout_is_closed(
     def closed(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("eulerlora_client.commands.session.print_table", closed)
+    monkeypatch.setattr("eulerlora_clinic.commands.session.print_table", closed)
     file = tmp_path / "rows.csv"
     arguments = [folder, "--url", url, "--policy", policy, "--mode", "det", "--csv", file]
     with pytest.raises(BrokenPipeError):

@@ -1,0 +1,1 @@
+"""The commands `triage`, `decide`, `policy` and `monitor`, and a run of `triage`."""
