@@ -8,19 +8,16 @@ model.save("checkpoint", check=(images, pictures))  # `eulerlora serve checkpoin
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
-from eulerlora.checkpoint.weights import at_image_size, tensors_sha256
-from eulerlora.exchange.importing import backbone_of_module, preprocessing_of_module
+from eulerlora.checkpoint.weights import at_image_size
+from eulerlora.exchange.modules import backbone_of_module, preprocessing_of_module
 from eulerlora.exchange.preprocessing import preprocessing_of
-from eulerlora.images.files import Images, rgb_images
-from eulerlora.images.preprocess import network_input, normalise
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
@@ -33,14 +30,14 @@ from eulerlora_contract.errors import ImageError, SettingsError
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, Mode
 from eulerlora_contract.settings import validated
 
+if TYPE_CHECKING:
+    from eulerlora.images.files import Images
+
 _MARGIN = 0.1
 """How far interpolation may take a value out of the range of an image's values."""
 _NORMALISED_SHARE, _NEGATIVE_SHARE = 0.02, 1e-4
 """Of the values that a loop fed: more are out of [0, 1] only with a normalisation, and fewer are
 negative only without one."""
-_MAX_LEVELS = 2.0
-"""Accepted mean difference of a picture's pixels between loop and service, of 255. Rounding to
-eight bits is 0.3, and another filter on a picture of noise 7."""
 
 
 class AdaptedClassifier(nn.Module):
@@ -145,7 +142,7 @@ class AdaptedClassifier(nn.Module):
         folder: str | Path,
         preprocessing: object = None,
         name: str = "adapted",
-        check: tuple[Tensor, Images] | None = None,
+        check: "tuple[Tensor, Images] | None" = None,
     ) -> None:
         """Writes a checkpoint for `EulerLoRA.load` and `eulerlora serve` to a new folder.
 
@@ -169,6 +166,8 @@ class AdaptedClassifier(nn.Module):
             CheckpointError: If the folder is not empty.
             StorageError: For a full disk.
         """
+        from eulerlora.checkpoint.trained import check_input, save_trained  # noqa: PLC0415 - images
+
         self._check_type()
         size = self.network.backbone.settings.image_size
         prepared = self.preprocessing
@@ -184,22 +183,8 @@ class AdaptedClassifier(nn.Module):
         if check is None:
             self._check_values(prepared)
         else:
-            _check_input(check, prepared)
-        origin = {
-            "source": self.library,
-            "revision": None,
-            "architecture": self.library,
-            "licence": None,
-            "sha256": tensors_sha256(self.network.backbone.state_dict()),
-        }
-        config = config_of(
-            self.network, prepared, self.classes, name, {"imported": origin}, {"format": "adapt"}
-        )
-        card = (
-            f"# {name}\n\nTrained in a loop of its own on a backbone of {self.library}. It is not "
-            f"calibrated: it has no thresholds. {UNKNOWN_TRAINING}\n"
-        )
-        save_checkpoint(Path(folder), self.network, config, card)
+            check_input(check, prepared)
+        save_trained(Path(folder), self.network, prepared, self.classes, name, self.library)
 
     def _check_values(self, preprocessing: Preprocessing) -> None:
         """Compares the range of the values that the loop fed with that of the preprocessing."""
@@ -227,37 +212,6 @@ def _of_size(preprocessing: Preprocessing, size: int) -> Preprocessing:
             f"{preprocessing.size}; image_size= of adapt changes the network's"
         )
     return preprocessing
-
-
-def _check_input(check: object, preprocessing: Preprocessing) -> None:
-    """Compares tensors of the loop with the service's input of the same pictures."""
-    if not isinstance(check, tuple | list) or len(check) != 2:
-        raise SettingsError(f"check: expected tensors and their pictures, got {kind_of(check)}")
-    fed, pictures = check
-    images = rgb_images(pictures, preprocessing.input_side)
-    whole = preprocessing.of_whole_images
-    served = [network_input(image.pixels, whole) for image in images]
-    shape = (len(served), 3, preprocessing.size, preprocessing.size)
-    if not served or shape_of(fed) != shape:
-        raise SettingsError(
-            f"check: expected tensors {shape} of {len(served)} pictures, at least one, got "
-            f"{kind_of(fed)}"
-        )
-    expected = normalise(torch.stack(served), preprocessing)
-    std = torch.tensor(preprocessing.std).view(3, 1, 1)
-    actual = fed.detach().to(expected)
-    levels = ((expected - actual) * std).abs().mean(dim=(1, 2, 3)) * 255
-    worst = int(levels.nan_to_num(torch.inf).argmax())
-    if not levels[worst] <= _MAX_LEVELS:
-        ranges = " and ".join(
-            f"{images[worst].min():.2f} to {images[worst].max():.2f}"
-            for images in (actual, expected)
-        )
-        raise SettingsError(
-            f"check: expected the service's input of the same pictures, got picture {worst} with "
-            f"a mean difference of {levels[worst]:.1f} of 255 levels (values {ranges} in loop and "
-            f"service); the stated preprocessing is {preprocessing}"
-        )
 
 
 def adapt(

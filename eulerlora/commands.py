@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from eulerlora.exchange.importing import ImportedBackbone
+    from eulerlora.exchange.folders import ImportedBackbone
     from eulerlora.exchange.libraries import TransformersVersion
     from eulerlora.model import EulerLoRA
     from eulerlora_contract.answers import PredictionWarning

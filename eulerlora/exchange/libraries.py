@@ -14,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from eulerlora.nn.backbone import POSITIONS
+from eulerlora.checkpoint.weights import with_weights
+from eulerlora.nn.backbone import POSITIONS, VisionTransformer
 from eulerlora.settings import Activation, BackboneSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import validated
@@ -431,3 +432,15 @@ VIT_PROJECTIONS: dict[TransformersVersion, tuple[str, ...]] = {
     5: ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
 }
 """Q, K, V and O of a block."""
+
+
+def backbone_of(model: Described) -> VisionTransformer:
+    """The backbone with the tensors of a model. Raises SettingsError for one of another shape."""
+    state = converted(model.tensors, model.layout, model.settings)
+    with torch.device("meta"):  # only the shapes matter
+        expected = VisionTransformer(model.settings).state_dict()
+    for name, tensor in state.items():
+        if name not in expected or tensor.shape != expected[name].shape:
+            wanted = tuple(expected[name].shape) if name in expected else "none"
+            raise SettingsError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
+    return with_weights(model.settings, state)

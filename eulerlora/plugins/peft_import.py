@@ -15,14 +15,14 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
 from eulerlora.checkpoint.weights import finite, with_weights
-from eulerlora.exchange.importing import (
+from eulerlora.exchange.folders import (
     ImportedBackbone,
     WeightsSource,
-    find_source,
     read_any_tensors,
     read_source,
     stated_preprocessing,
 )
+from eulerlora.exchange.importing import find_source
 from eulerlora.exchange.libraries import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS, Json
 from eulerlora.exchange.preprocessing import DEFAULT_IMAGE_SIZE
 from eulerlora.methods.registry import build_network

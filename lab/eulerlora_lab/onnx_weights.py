@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from eulerlora.exchange.importing import WeightsSource
+from eulerlora.exchange.folders import WeightsSource
 from eulerlora.exchange.libraries import CLIP, DINOV2, HEAD_WIDTH, Json, Layout
 from eulerlora_contract.errors import CheckpointError, SettingsError
 

@@ -15,7 +15,8 @@ from onnxruntime.quantization import quantize_dynamic, quantize_static
 from torch import Generator, Tensor, nn
 
 from eulerlora.checkpoint.weights import load_backbone
-from eulerlora.exchange.importing import import_backbone, read_source
+from eulerlora.exchange.folders import read_source
+from eulerlora.exchange.importing import import_backbone
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import CheckpointError
 from eulerlora_lab.onnx_weights import onnx_source

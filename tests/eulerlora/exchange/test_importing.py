@@ -18,7 +18,8 @@ from torch import Generator, Tensor
 
 from eulerlora.checkpoint.hub import Repository
 from eulerlora.checkpoint.weights import load_backbone
-from eulerlora.exchange.importing import WeightsSource, find_source, import_backbone, read_source
+from eulerlora.exchange.folders import WeightsSource, read_source
+from eulerlora.exchange.importing import find_source, import_backbone
 from eulerlora.images.decode import channels_first
 from eulerlora.images.preprocess import network_input, normalise
 from eulerlora.settings import Preprocessing
