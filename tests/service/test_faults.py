@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from eulerlora_lab.benchmarks.service.images import synthetic_images
-from eulerlora_lab.benchmarks.service.load import BOUNDARY, form, get, post, post_form
 from service.auth.keys import write_clients
 from service.settings import NESTED, PREFIX
 from service.telemetry import metrics
@@ -17,11 +15,12 @@ from tests.server_process import ServerProcess, serving
 from tests.service.audit_entries import SECRET as AUDIT_SECRET
 from tests.service.conftest import encoded
 from tests.service.key_clients import client as client_with
+from tests.service.raw_requests import BOUNDARY, form, get, post, post_form
 from tests.service.real_server import PROBE, RawResponse, connect, exchange
 
 SECRET = "zz-secret-zz"
 MAX_BYTES = 3_000_000
-PHOTOGRAPH = synthetic_images(1)[0]
+PHOTOGRAPH = encoded(Image.linear_gradient("L").resize((600, 450)).convert("RGB"), "JPEG")
 SENT = [("file", ("a.jpg", PHOTOGRAPH, "image/jpeg"))]
 FORM = f"multipart/form-data; boundary={BOUNDARY}"
 PREDICT = b"POST /predict HTTP/1.1\r\n"

@@ -16,7 +16,6 @@ from training.optimisation.run import Progress, TrainedState, save_state
 from training.recipe.schema import OptimisationSettings
 
 COMMANDS = (
-    "eulerlora_lab.tables.commands",
     "training.commands.calibrate",
     "training.commands.evaluate",
     "training.commands.train",
