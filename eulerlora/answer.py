@@ -19,7 +19,8 @@ from eulerlora.scores.prediction_sets import PredictionSets, prediction_sets
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.scores.uncertainty import Uncertainty, Variance
 from eulerlora_contract import answers as contract
-from eulerlora_contract.answers import PredictionWarning, Threshold, WarningCode, shown_fields
+from eulerlora_contract.answers import PredictionWarning, WarningCode, shown_fields
+from eulerlora_contract.checkpoints import Threshold, missing_threshold
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import AUTO, Options
 
@@ -275,7 +276,7 @@ def _missing_thresholds(
     missing = [name for name, score in scores.items() if score.flagged is None]
     sampled = f" with samples={options.samples}" if options.mode == "stoch" else ""
     if "msp" in missing:
-        message = contract.missing_threshold(thresholds, options.mode, options.samples) or (
+        message = missing_threshold(thresholds, options.mode, options.samples) or (
             f"the checkpoint has no OOD threshold for mode {options.mode} with this sampler and "
             f"views={options.views}"
         )

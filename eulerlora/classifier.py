@@ -25,7 +25,7 @@ from eulerlora.sampling.masks import INIT_GAIN, AdapterSettings
 from eulerlora.sampling.recomputation import PassRecord, drawn_number, in_backward
 from eulerlora.scores.uncertainty import kind_of, shape_of
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import ImageError, SettingsError
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, Mode
 from eulerlora_contract.settings import validated

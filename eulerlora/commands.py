@@ -257,7 +257,8 @@ def predict_files(
 
     from eulerlora.answer import response_fields  # noqa: PLC0415
     from eulerlora.images.files import read_image  # noqa: PLC0415 - imports torch
-    from eulerlora_contract.answers import IGNORED_PARTS, missing_threshold  # noqa: PLC0415
+    from eulerlora_contract.answers import IGNORED_PARTS  # noqa: PLC0415
+    from eulerlora_contract.checkpoints import missing_threshold  # noqa: PLC0415
 
     remaining, warned = iter(files), set[str]()
     chosen = model.options(options["mode"], options["samples"])

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from eulerlora_client.client import *
     from eulerlora_client.images import *
     from eulerlora_contract.answers import *
+    from eulerlora_contract.checkpoints import *
     from eulerlora_contract.errors import *
     from eulerlora_contract.problems import *
 
@@ -113,6 +114,7 @@ _MODULES = (
     "eulerlora_client.images",
     "eulerlora_contract.errors",
     "eulerlora_contract.answers",
+    "eulerlora_contract.checkpoints",
     "eulerlora_contract.problems",
 )
 

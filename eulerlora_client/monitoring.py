@@ -29,8 +29,8 @@ from eulerlora_contract.answers import (
     Reason,
     RecordedDecision,
     ShiftSignal,
-    Unit,
 )
+from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import OutcomesError
 from eulerlora_contract.printable import printable
 

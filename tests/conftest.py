@@ -24,7 +24,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer, RowNetwork, predict_i
 from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw
-from eulerlora_contract.answers import ClassName, ScoreThreshold, Threshold
+from eulerlora_contract.checkpoints import ClassName, ScoreThreshold, Threshold
 
 TINY_BACKBONE = BackboneSettings(
     image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24

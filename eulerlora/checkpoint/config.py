@@ -12,7 +12,7 @@ from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import BackboneSettings, Preprocessing, Provenance, Temperatures
-from eulerlora_contract.answers import ClassName, TargetClasses, Threshold
+from eulerlora_contract.checkpoints import ClassName, TargetClasses, Threshold
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import (
     AUTO,

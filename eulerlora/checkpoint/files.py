@@ -61,7 +61,7 @@ from eulerlora.nn.network import (
 )
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.settings import UNSCALED, Draw, Preprocessing, Provenance, Temperatures
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import CheckpointError, ImageError, OutputPathError, SettingsError
 from eulerlora_contract.output_files import (
     atomic_write,

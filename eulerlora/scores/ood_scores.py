@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from eulerlora_contract.answers import ScoreThreshold, Threshold
+from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
 
 ScoreName = Literal["msp", "energy", "feature_distance"]
 SCORES: tuple[ScoreName, ...] = ("msp", "energy", "feature_distance")

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from eulerlora_contract.answers import Unit
+from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.sampling import Mode, Precision, Sampler
 from eulerlora_contract.settings import Count, PositiveInt, Probability, Settings, Sha256
 

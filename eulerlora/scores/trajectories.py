@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName, ScoreName, ood_scores
 from eulerlora.scores.uncertainty import Uncertainty, Variance, summarise, variance_of
-from eulerlora_contract.answers import Threshold
+from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import NonFiniteError
 
 MIN_PROBABILITY = 1e-30

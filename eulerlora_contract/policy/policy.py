@@ -27,14 +27,8 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from eulerlora_contract.answers import (
-    Disposition,
-    ImageQuality,
-    Prediction,
-    Reason,
-    TargetClasses,
-    Unit,
-)
+from eulerlora_contract.answers import Disposition, ImageQuality, Prediction, Reason
+from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.errors import PolicyError, SettingsError
 from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Mode
 from eulerlora_contract.settings import (

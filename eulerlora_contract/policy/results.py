@@ -16,12 +16,11 @@ from eulerlora_contract.answers import (
     PolicyReference,
     Prediction,
     Reason,
-    TargetClasses,
     TargetGroup,
     TriageReason,
     TriageResult,
-    Unit,
 )
+from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.policy.policy import (
     BY_URGENCY,
     FAILED,

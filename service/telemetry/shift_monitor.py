@@ -10,13 +10,8 @@ from typing import Self
 
 from eulerlora.model import EulerLoRA
 from eulerlora_client.monitoring import EventRate, ShiftMonitor
-from eulerlora_contract.answers import (
-    ModelShift,
-    Prediction,
-    PredictionWarning,
-    Threshold,
-    WarningCode,
-)
+from eulerlora_contract.answers import ModelShift, Prediction, PredictionWarning, WarningCode
+from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.sampling import AUTO, Auto
 
 FEATURE_DISTANCE = "feature_distance"

@@ -15,7 +15,7 @@ from eulerlora.images.decode import upright_rgb
 from eulerlora.images.preprocess import content_seed
 from eulerlora.model import EulerLoRA, Predictions, choose_device
 from eulerlora.scores.uncertainty import summarise
-from eulerlora_contract.answers import Threshold
+from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import ImageError, NonFiniteError, SettingsError
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 

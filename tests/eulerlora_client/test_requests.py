@@ -14,7 +14,8 @@ from eulerlora_client.client import (
     reported_problem,
     retrying,
 )
-from eulerlora_contract.answers import ClassName, ModelDetails, Prediction
+from eulerlora_contract.answers import ModelDetails, Prediction
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import (
     BadRequest,

@@ -9,14 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from eulerlora_contract import problems
-from eulerlora_contract.answers import (
-    Prediction,
-    PredictionBatch,
-    ProblemDocument,
-    Threshold,
-    item_id,
-    missing_threshold,
-)
+from eulerlora_contract.answers import Prediction, PredictionBatch, ProblemDocument, item_id
+from eulerlora_contract.checkpoints import Threshold, missing_threshold
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import Auto, Mode
 from service.telemetry.logs import WELL_FORMED

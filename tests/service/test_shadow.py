@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.policy.policy import default_policy
 from service.inference.engine import ServedModel
 from tests.conftest import MARGINS, THRESHOLDS

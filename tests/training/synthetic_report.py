@@ -5,7 +5,7 @@ import torch
 
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora_contract.answers import ScoreThreshold, Threshold
+from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
 from training.data.images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.intervals import Estimate, Proportion, proportion

@@ -34,7 +34,7 @@ from eulerlora.scores.prediction_sets import (
 )
 from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora.settings import Temperatures
-from eulerlora_contract.answers import ScoreThreshold, Threshold, Tolerance, Unit
+from eulerlora_contract.checkpoints import ScoreThreshold, Threshold, Tolerance, Unit
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import (
     AUTO,

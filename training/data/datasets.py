@@ -6,7 +6,7 @@ from pathlib import Path, PurePath
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.settings import Provenance
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.printable import printable
 from training.data.cache import decoded_images

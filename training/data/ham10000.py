@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold, train_test_split
 
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError
 from training.data.cache import DecodedImages, decoded_images
 from training.data.dataset import DERMATOSCOPY, INTERVALS, DataSet, DataSettings

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from unicodedata import normalize
 
 from eulerlora.images.files import EXTENSIONS, is_image_name
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.image_folders import hidden_name
 from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages, decoded_images

@@ -17,7 +17,7 @@ from eulerlora.images.decode import RgbImage
 from eulerlora.images.files import read_image
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError, ImageError
 from eulerlora_contract.printable import printable
 

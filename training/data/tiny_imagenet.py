@@ -10,7 +10,7 @@ The images of test/ have no labels and are not read.
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError
 from training.data.cache import decoded_images
 from training.data.dataset import IMAGENET, PHOTOGRAPHS, DataSet, DataSettings

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError
 from training.data.dataset import PHOTOGRAPHS, DataSet, DataSettings
 from training.data.images import ImageParts, LabelledImage, OnBad

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eulerlora_contract.answers import Unit
+from eulerlora_contract.checkpoints import Unit
 from training.data.images import LabelledImage
 
 _Ints = NDArray[np.int64]

@@ -16,7 +16,7 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FlaggedScore, ScoreName
 from eulerlora.scores.trajectories import Summary, Trajectories
-from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.checkpoints import TargetClasses
 from eulerlora_contract.policy.policy import default_policy
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import Options

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora_contract.answers import Unit
+from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import Mode, Precision, Sampler
 from eulerlora_contract.settings import first_error

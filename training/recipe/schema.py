@@ -9,7 +9,7 @@ from eulerlora.checkpoint.config import MODEL_NAME
 from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod, method_type
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import ColourConstancy
-from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.checkpoints import TargetClasses
 from eulerlora_contract.sampling import AUTO, Auto, PrecisionChoice, Sampler, Views
 from eulerlora_contract.settings import (
     Count,

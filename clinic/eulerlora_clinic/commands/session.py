@@ -27,7 +27,8 @@ from eulerlora_clinic.report.ranking import (
     first_of_lesions,
     ranked,
 )
-from eulerlora_contract.answers import Disposition, ModelDetails, missing_threshold
+from eulerlora_contract.answers import Disposition, ModelDetails
+from eulerlora_contract.checkpoints import missing_threshold
 from eulerlora_contract.errors import PolicyError, SettingsError
 from eulerlora_contract.image_folders import select_files
 from eulerlora_contract.policy.policy import (

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from eulerlora.checkpoint.config import CheckpointConfig
     from eulerlora_clinic.fitting.policy import PolicyInputs
     from eulerlora_clinic.fitting.site import SiteReport
-    from eulerlora_contract.answers import TargetClasses
+    from eulerlora_contract.checkpoints import TargetClasses
     from eulerlora_contract.policy.policy import Policy
     from eulerlora_contract.sampling import Mode, PrecisionChoice
     from training.data.dataset import LabelTable
@@ -340,7 +340,7 @@ def _target(
     config: CheckpointConfig, classes: tuple[str, ...], word: str | None, policy: Path | None
 ) -> TargetClasses | None:
     """The target of --target, or the checkpoint's for a new policy; None for a policy's."""
-    from eulerlora_contract.answers import TargetClasses  # noqa: PLC0415
+    from eulerlora_contract.checkpoints import TargetClasses  # noqa: PLC0415
 
     if not classes:
         if word is not None:

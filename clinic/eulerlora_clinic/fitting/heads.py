@@ -22,7 +22,7 @@ from torch import Tensor
 
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora_contract.answers import Unit
+from eulerlora_contract.checkpoints import Unit
 from training.calibration.thresholds import (
     group_folds,
     image_nll,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from eulerlora_clinic.fitting.policy import PolicyFit, urgent_sample_size
-from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.checkpoints import TargetClasses
 from eulerlora_contract.policy.results import counted
 from eulerlora_contract.printable import markdown_table
 from training.calibration.parts import FittedPart

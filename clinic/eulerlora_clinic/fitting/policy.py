@@ -29,7 +29,8 @@ from torch import Tensor
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.trajectories import Summary
-from eulerlora_contract.answers import Disposition, Reason, TargetClasses, Unit
+from eulerlora_contract.answers import Disposition, Reason
+from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import write_text
 from eulerlora_contract.policy.policy import (

@@ -35,7 +35,8 @@ from eulerlora_clinic.fitting.policy import (
     score_images,
     urgent_sample_size,
 )
-from eulerlora_contract.answers import Disposition, Reason, TargetClasses, Unit
+from eulerlora_contract.answers import Disposition, Reason
+from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.policy.policy import (
     Evidence,

@@ -10,7 +10,7 @@ from PIL import Image
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_clinic.fitting.commands import policy_fit_command
-from eulerlora_contract.answers import ClassName, TargetClasses
+from eulerlora_contract.checkpoints import ClassName, TargetClasses
 from eulerlora_contract.policy.policy import default_policy, read_policy
 from tests.conftest import THRESHOLDS, config_of, random_network
 

@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError, OutputPathError, SettingsError
 from eulerlora_lab.pretraining.classifier import Classifier, ClassifierObjective
 from eulerlora_lab.pretraining.commands import RECIPES

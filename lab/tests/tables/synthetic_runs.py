@@ -9,7 +9,7 @@ import torch
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.settings import BackboneSettings, Preprocessing
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_lab.tables.table import TableRun
 from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from eulerlora.checkpoint.config import CheckpointConfig, PrecisionChange
 from eulerlora.checkpoint.files import revision_of
-from eulerlora_contract.answers import Threshold
+from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import SettingsError
 from tests.conftest import MARGINS
 

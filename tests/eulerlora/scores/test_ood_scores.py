@@ -26,7 +26,7 @@ from eulerlora.scores.ood_scores import (
     fit_feature_statistics,
     ood_scores,
 )
-from eulerlora_contract.answers import ScoreThreshold, Threshold
+from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
 from eulerlora_contract.errors import CheckpointError
 from tests.damaged_checkpoints import Apply, removed, truncated
 

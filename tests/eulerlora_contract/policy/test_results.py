@@ -4,14 +4,8 @@ from typing import Any
 
 import pytest
 
-from eulerlora_contract.answers import (
-    FIGURES,
-    Disposition,
-    Prediction,
-    Reason,
-    Unit,
-    shown_fields,
-)
+from eulerlora_contract.answers import FIGURES, Disposition, Prediction, Reason, shown_fields
+from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import Decision, Policy, default_policy, dispositions
 from eulerlora_contract.policy.results import (

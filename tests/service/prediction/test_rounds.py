@@ -16,7 +16,8 @@ from starlette.requests import ClientDisconnect
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.answers import Prediction, Threshold
+from eulerlora_contract.answers import Prediction
+from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import DeadlinePassed, InvalidParameter, Overloaded
 from eulerlora_contract.queries import PredictQuery

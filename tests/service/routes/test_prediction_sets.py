@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from tests.service.conftest import app_of
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.answers import Threshold
+from eulerlora_contract.checkpoints import Threshold
 from service.clinic import Clinic
 from service.http.responses import add_problem_handlers
 from service.inference.engine import ServedModel, ServedModels

@@ -15,7 +15,8 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora_contract.answers import ClassName, PolicyDescription, Reason, ScoreThreshold
+from eulerlora_contract.answers import PolicyDescription, Reason
+from eulerlora_contract.checkpoints import ClassName, ScoreThreshold
 from eulerlora_contract.policy.policy import Policy, default_policy, policy_of
 from eulerlora_contract.policy.quality import measure_quality
 from eulerlora_contract.policy.results import NOT_FITTED, TITLES, WARNING, reason_words

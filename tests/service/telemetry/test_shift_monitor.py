@@ -8,14 +8,8 @@ import torch
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.monitoring import EventRate
-from eulerlora_contract.answers import (
-    OodScore,
-    OodScores,
-    Prediction,
-    ScoreThreshold,
-    Threshold,
-    Tolerance,
-)
+from eulerlora_contract.answers import OodScore, OodScores, Prediction
+from eulerlora_contract.checkpoints import ScoreThreshold, Threshold, Tolerance
 from service.telemetry.shift_monitor import ExpectedRates, ShiftMonitors
 
 DET = Threshold(mode="det", samples=1, msp=0.5, kept=0.9, images=500, data="training data")

@@ -21,7 +21,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError
 from tests.conftest import predict_rows, random_backbone, random_network
 from training.adaptation.objective import AdapterObjective

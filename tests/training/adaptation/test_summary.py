@@ -7,7 +7,7 @@ import torch
 
 from eulerlora.precision import faster_precision
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from tests.conftest import random_backbone
 from training.adaptation.network import FrozenBackbone
 from training.adaptation.summary import basis_lines, data_lines, loss_lines, run_lines

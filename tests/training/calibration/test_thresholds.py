@@ -23,7 +23,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MIN_IMAGES, StoppingRule
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import UNSCALED
-from eulerlora_contract.answers import Threshold
+from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import CheckpointError, OutputPathError
 from eulerlora_contract.sampling import MODES, Auto, Precision, Views
 from tests.conftest import config_of, random_network

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
 from tests.training.conftest import write_training_images
 from training.data.copies import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError
 from tests.program import run
 from tests.training.data.public_layouts import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError, SettingsError
 from tests.training.conftest import write_image
 from training.data.dataset import LabelTable, UnreadDataError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora_contract.answers import ClassName
+from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import validated
 from tests.training.evaluation.test_ood_sets import config

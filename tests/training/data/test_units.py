@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora_contract.answers import Unit
+from eulerlora_contract.checkpoints import Unit
 from training.data.images import LabelledImage
 from training.data.units import Units
 

@@ -21,7 +21,7 @@ from eulerlora.checkpoint.files import load_checkpoint, read_config, write_confi
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Summary, Trajectories
-from eulerlora_contract.answers import ClassName, ScoreThreshold, TargetClasses, Threshold
+from eulerlora_contract.checkpoints import ClassName, ScoreThreshold, TargetClasses, Threshold
 from tests.training.conftest import list_images, write_training_images
 from training.data.copies import image_digests
 from training.data.images import (

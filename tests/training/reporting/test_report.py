@@ -23,7 +23,7 @@ from eulerlora import DataError
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import SCORES, FeatureDistance, FeatureStatistics
-from eulerlora_contract.answers import ScoreThreshold
+from eulerlora_contract.checkpoints import ScoreThreshold
 from tests.markdown import code_blocks
 from tests.training.evaluation.test_evaluate import dataset, labelled, value
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
