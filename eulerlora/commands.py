@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from eulerlora.exchange.folders import ImportedBackbone
-    from eulerlora.exchange.libraries import TransformersVersion
     from eulerlora.model import EulerLoRA
+    from eulerlora.plugins.peft_export import TransformersVersion
     from eulerlora_contract.answers import PredictionWarning
     from eulerlora_contract.sampling import Auto, Mode, PrecisionChoice, Views
 

@@ -9,7 +9,7 @@ architecture instead of all its options; the tensors have most of them.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -413,25 +413,6 @@ def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
         "registers": registers,
         "positions": "cells-antialias",
     }
-
-
-# Folders of PEFT.
-
-TransformersVersion = Literal[4, 5]
-MODULE_PREFIX = "base_model.model."
-SAMPLED_TYPE = "EULERLORA"
-LAW = ("min_rank", "steps", "scale")
-"""Settings of `AdapterSettings` that a folder of `eulerlora.peft` has too."""
-VIT_PROJECTIONS: dict[TransformersVersion, tuple[str, ...]] = {
-    4: (
-        "attention.attention.query",
-        "attention.attention.key",
-        "attention.attention.value",
-        "attention.output.dense",
-    ),
-    5: ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
-}
-"""Q, K, V and O of a block."""
 
 
 def backbone_of(model: Described) -> VisionTransformer:

@@ -4,6 +4,7 @@ An adapter is LoRA, which has mode det, or EulerLoRA (`eulerlora.peft`) with bot
 """
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -17,20 +18,27 @@ from eulerlora.exchange.exporting import (
     without_layer_scale,
     write_json,
 )
-from eulerlora.exchange.libraries import (
-    LAW,
-    MODULE_PREFIX,
-    SAMPLED_TYPE,
-    TRANSFORMERS_ACTIVATIONS,
-    VIT_PROJECTIONS,
-    TransformersVersion,
-    vit_state,
-)
+from eulerlora.exchange.libraries import TRANSFORMERS_ACTIVATIONS, vit_state
 from eulerlora.methods.registry import DEFAULT_METHOD
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.output_files import write_text
 
+TransformersVersion = Literal[4, 5]
+MODULE_PREFIX = "base_model.model."
+SAMPLED_TYPE = "EULERLORA"
+LAW = ("min_rank", "steps", "scale")
+"""Settings of `AdapterSettings` that a folder of `eulerlora.peft` has too."""
+VIT_PROJECTIONS: dict[TransformersVersion, tuple[str, ...]] = {
+    4: (
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
+        "attention.output.dense",
+    ),
+    5: ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
+}
+"""Q, K, V and O of a block."""
 _VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
 _TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
     4: ("query", "key", "value", "attention.output.dense"),

@@ -23,9 +23,10 @@ from eulerlora.exchange.folders import (
     stated_preprocessing,
 )
 from eulerlora.exchange.importing import find_source
-from eulerlora.exchange.libraries import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS, Json
+from eulerlora.exchange.libraries import Json
 from eulerlora.exchange.preprocessing import DEFAULT_IMAGE_SIZE
 from eulerlora.methods.registry import build_network
+from eulerlora.plugins.peft_export import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS
 from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings
 from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_contract.errors import CheckpointError, SettingsError
