@@ -68,7 +68,7 @@ def check_command(words: list[str]) -> None:
     rest = list(arguments)
     known = {
         option
-        for parameter in command.params
+        for parameter in command.get_params(click.Context(command))
         for option in [*parameter.opts, *parameter.secondary_opts]
     } | {"--help"}
     assert options(rest) <= known, words
