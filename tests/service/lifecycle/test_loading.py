@@ -131,7 +131,7 @@ def test_a_model_is_served_in_the_requested_precision(
     assert f"model second: precision bfloat16: {reason}" in caplog.text
     pointers = {weight.data_ptr() for weight in frozen_weights(exact.model)}
     assert pointers.isdisjoint(weight.data_ptr() for weight in frozen_weights(rounded.model))
-    details = model_details(rounded.served, ServiceSettings(), None)
+    details = model_details(rounded.served, ServiceSettings())
     assert (details.precision, details.precision_reason) == ("bfloat16", reason)
 
 
@@ -243,7 +243,7 @@ def test_a_repository_of_the_hub_is_served_at_its_commit(
 ) -> None:
     with fake_hub(checkpoint_folder, monkeypatch, tmp_path / "cache"):
         source = CheckpointSource.of(f"tiny.2=hf://{NAME}@main")
-    details = model_details(load(source, ()).served, ServiceSettings(), None)
+    details = model_details(load(source, ()).served, ServiceSettings())
     assert (details.name, details.source) == ("tiny.2", f"hf://{NAME}@{COMMIT}")
     assert load(checkpoint_folder, ()).served.source is None
 
