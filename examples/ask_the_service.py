@@ -48,7 +48,7 @@ print("another seed changes the entropy by", f"{abs(other.entropy - answer.entro
 # is no picture.
 
 # %%
-page = ROOT / "service" / "page"
+page = ROOT / "clinic" / "eulerlora_clinic" / "service" / "page"
 files = [lesion, page / "example-house.jpg", ROOT / "README.md"]
 for file, result in zip(files, client.triage_many(files), strict=True):
     if isinstance(result, Problem):

@@ -11,9 +11,9 @@ from eulerlora import EulerLoRA
 
 ROOT = Path(eulerlora.__file__).parents[1]
 PICTURES = [
-    ROOT / "service" / "page" / "example-even.jpg",
+    ROOT / "clinic" / "eulerlora_clinic" / "service" / "page" / "example-even.jpg",
     ROOT / "docs" / "images" / "example-lesion.jpg",
-    ROOT / "service" / "page" / "example-irregular.jpg",
+    ROOT / "clinic" / "eulerlora_clinic" / "service" / "page" / "example-irregular.jpg",
 ]
 model = EulerLoRA.default()
 answer = model.predict(PICTURES, mode="stoch", samples=4)

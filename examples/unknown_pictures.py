@@ -17,7 +17,9 @@ lesion = Image.open(ROOT / "docs" / "images" / "example-lesion.jpg")
 noise = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
 pictures = {
     "lesion": lesion,
-    "house": Image.open(ROOT / "service" / "page" / "example-house.jpg"),
+    "house": Image.open(
+        ROOT / "clinic" / "eulerlora_clinic" / "service" / "page" / "example-house.jpg"
+    ),
     "noise": Image.fromarray(noise),
     "one colour": Image.new("RGB", (400, 300), (200, 150, 160)),
     "lesion in the dark": lesion.point(lambda level: level * 0.35),

@@ -21,8 +21,8 @@ from service.inference.queue import RequestQueue
 from service.inference.workers import InferenceWorkers
 from service.lifecycle.lifecycle import Lifecycle
 from service.prediction import Pipeline
+from service.routes.files import documentation_files, file_routes
 from service.routes.openapi import API_KEY, DESCRIPTION, complete_openapi
-from service.routes.page import documentation_files, file_routes
 from service.routes.predict import BATCH_PATH, EMBED_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.settings import ServiceSettings

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from clinic.tests.audit_entries import SECRET
 from clinic.tests.runs import triage
+from clinic.tests.service.conftest import app_of
 from eulerlora import EulerLoRA
 from eulerlora_client import Disposition
+from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_contract.policy.results import TITLES
-from service.audit.log import AuditLog
 from tests.markdown import code_blocks
-from tests.service.audit_entries import SECRET
-from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ SKIN = np.array([0.81, 0.60, 0.66])
 BROWN = np.array([0.68, 0.32, 0.21])
 DARK_BROWN = np.array([0.34, 0.15, 0.14])
 HAIR = np.array([0.20, 0.13, 0.12])
-PAGE = Path(__file__).parents[2] / "service" / "page"
+PAGE = Path(__file__).parents[2] / "clinic" / "eulerlora_clinic" / "service" / "page"
 PAGE_SIZE = (400, 300)
 
 

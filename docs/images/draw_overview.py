@@ -17,7 +17,7 @@ Line = tuple[str, str]
 """Text and colour."""
 
 IMAGES = Path(__file__).parent
-PAGE = IMAGES.parents[1] / "service" / "page"
+PAGE = IMAGES.parents[1] / "clinic" / "eulerlora_clinic" / "service" / "page"
 OVERVIEW = {"a lesion": IMAGES / "example-lesion.jpg", "a house": PAGE / "example-house.jpg"}
 LESIONS = {
     path.name: path

@@ -179,6 +179,6 @@ def _described(headers: Iterable[str]) -> dict[str, Any]:
 
 @cache
 def _examples() -> Mapping[str, Any]:
-    file = files("service").joinpath("page", "docs", "examples.json")
+    file = files("service").joinpath("documentation", "examples.json")
     examples: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return examples

@@ -10,9 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from clinic.tests.service.conftest import app_of
 from eulerlora.model import EulerLoRA
 from tests.eulerlora_contract.policy_inputs import PREDICTION
-from tests.service.conftest import LIVE_BODY_BYTES, app_of, bombs, model, photo  # noqa: F401 - fixtures
+from tests.service.conftest import LIVE_BODY_BYTES, bombs, model, photo  # noqa: F401 - fixtures
 from tests.service.real_server import run_server
 
 Reply = tuple[int, Mapping[str, str], bytes] | None

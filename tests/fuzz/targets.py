@@ -21,6 +21,7 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
+from clinic.tests.service.conftest import app_of
 from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from eulerlora.model import EulerLoRA
@@ -50,7 +51,7 @@ from service.telemetry.observation import ObservationMiddleware
 from tests.conftest import MARGINS, THRESHOLDS, config_of, random_backbone, random_network
 from tests.eulerlora_client.runs import mel_policy
 from tests.fuzz.bodies import CLOSING, IMAGES, OPENING, PROTOCOLS, Draw, dicom_files, encoded, jpeg
-from tests.service.conftest import PROBLEM_KEYS, app_of
+from tests.service.conftest import PROBLEM_KEYS
 from tests.service.observed import GAUGES
 from training.data.cache import DecodedImages
 from training.data.dataset import DataSettings

@@ -14,12 +14,9 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.policy.policy import Policy
 from service.app import create_app
-from service.audit.log import AuditLog
 from service.auth.keys import Keys, write_clients
-from service.clinic import Clinic
-from service.extensions import load_extensions
+from service.extensions import Extension
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckedModel
@@ -134,22 +131,21 @@ def live(model: EulerLoRA) -> Iterator[int]:
 
 def app_of(
     *models: EulerLoRA | ServedModel,
-    audit: AuditLog | None = None,
     keys: Keys | None = None,
-    policy: Policy | None = None,
     hosts: Collection[str] | None = None,
     shadow: ServedModel | None = None,
+    extensions: Mapping[str, Extension] | None = None,
     **settings: object,
 ) -> FastAPI:
     """An app that serves models; its lifespan can run once.
 
-    The time limits are long and one process decodes, unless the settings say otherwise.
+    The time limits are long and one process decodes, unless the settings say otherwise. The
+    extensions are those of the installed distributions, unless others are given.
     """
     chosen = ServiceSettings.model_validate(with_long_timeouts(settings))
     served = ServedModels(
         model if isinstance(model, ServedModel) else ServedModel(model) for model in models
     )
-    extensions = load_extensions() | {"clinic": Clinic(policy, audit)}
     lifecycle = Lifecycle(chosen, extensions=extensions, waits=True)
     if shadow is not None:
         unused: Any = None

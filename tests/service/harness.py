@@ -2,24 +2,24 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from fastapi import Request
+from pydantic import BaseModel
 
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import Prediction
 from eulerlora_contract.queries import PredictQuery
-from service.audit.log import AuditEntry
-from service.clinic import Clinic
 from service.decoding.decode import decode
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.sandbox import Sandbox
 from service.decoding.slots import DecodingSlots
+from service.extensions import AnsweredImage, Extension
 from service.fair_sharing import ClientQuota
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue
@@ -106,17 +106,19 @@ class WorkingDecoder:
         """Ends nothing."""
 
 
-class Audit:
-    """An audit log that stores entries in memory, or fails."""
+class Recorder(Extension):
+    """An extension that stores answered images with their bodies, or fails."""
+
+    reads_files = True
 
     def __init__(self, failure: Exception | None = None) -> None:
-        self.entries: list[AuditEntry] = []
+        self.images: list[tuple[AnsweredImage, BaseModel]] = []
         self.failure = failure
 
-    async def record(self, entry: AuditEntry) -> None:
+    async def answered(self, image: AnsweredImage, body: BaseModel) -> None:
         if self.failure is not None:
             raise self.failure
-        self.entries.append(entry)
+        self.images.append((image, body))
 
 
 class PipelineHarness:
@@ -129,7 +131,7 @@ class PipelineHarness:
     def __init__(
         self,
         model: EulerLoRA,
-        audit: Any,
+        extensions: Sequence[Extension],
         settings: dict[str, Any],
         others: Iterable[EulerLoRA] = (),
     ):
@@ -151,7 +153,7 @@ class PipelineHarness:
             self.decoder,
             DecodingSlots(2, 1, ClientQuota(chosen.decoding.client_s_per_minute, "s")),
             self.queue,
-            [] if audit is None else [Clinic(audit=audit)],
+            extensions,
         )
         self.passes: list[int] = []
         self.gate, self.entered = threading.Event(), threading.Event()

@@ -8,20 +8,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eulerlora_contract.answers import (
-    Disposition,
-    ModelShift,
-    Prediction,
-    RecordedDecision,
-    ShiftSignal,
-)
+from eulerlora_contract.answers import Prediction
 from eulerlora_contract.problems import NotAuthenticated, Overloaded
-from eulerlora_contract.queries import DecisionRequest
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.responses import ProblemResponse, add_problem_handlers
 from service.routes.system import metrics_routes
 from service.settings import BodySettings
-from service.telemetry.clinic_metrics import ClinicMetrics
 from service.telemetry.metrics import (
     CompletedPrediction,
     Gauges,
@@ -38,11 +30,6 @@ BODY = Prediction(
     expected_entropy=0.4, mutual_information=0.04, msp=0.8, ood=True, ood_threshold=0.9,
     unfamiliar=True, warnings=[],
 )  # fmt: skip
-SHIFT_SIGNAL = ShiftSignal(
-    name="msp", label=None, pictures=80, rate=0.5, expected=0.05, tolerated=0.09, evidence=8.5,
-    alarm=True,
-)  # fmt: skip
-SHIFT = ModelShift(pictures=100, alarm=True, limit=6.3, signals=(SHIFT_SIGNAL,))
 AUTO_BODY = BODY.model_copy(update={"rows": 8})
 SETTLED_BODY = BODY.model_copy(update={"samples": 1, "rows": 2})
 COMPLETED = RequestObservation("POST", "/predict", 200, duration_s=0.3, body_bytes=5000)
@@ -144,15 +131,3 @@ def count_everything(metrics: Metrics) -> None:
     metrics.count_batch("tiny", rows=12, items=3, seconds=0.2)
     for body in (BODY, AUTO_BODY, SETTLED_BODY):
         metrics.count_prediction(completed(body), "keyed")
-
-
-def counted_clinic_metrics() -> ClinicMetrics:
-    """The metrics of the clinic after one event of each."""
-    metrics = ClinicMetrics(lambda: ["tiny"], lambda: {"tiny": SHIFT})
-    metrics.count_disposition("tiny", Disposition.URGENT)
-    asked = DecisionRequest(request_id="r1", decision="urgent", diagnosis="mel")
-    decided = RecordedDecision(
-        request_id="r1", disposition=Disposition.URGENT, decision=None, reason=None, diagnosis=None
-    )
-    metrics.count_decision("tiny", asked, decided, ("mel",))
-    return metrics

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from clinic.tests.audit_entries import SECRET, audit_entry, verified
 from eulerlora_clinic.commands.policy import (
     check_command,
     monitor_command,
@@ -18,6 +19,7 @@ from eulerlora_clinic.commands.policy import (
     promise_of,
     show_command,
 )
+from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_contract import program
 from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
@@ -28,8 +30,6 @@ from eulerlora_contract.policy.policy import (
     parse_policy,
 )
 from eulerlora_contract.policy.results import UNKNOWN, performance
-from service.audit.log import AuditLog
-from tests.service.audit_entries import SECRET, audit_entry, verified
 
 
 def test_show_prints_the_packaged_policy_unchanged() -> None:

@@ -50,7 +50,7 @@ def test_requests_of_all_methods_at_once_get_the_answers_they_get_alone(
     models: list[EulerLoRA], photo: Image.Image, png: bytes
 ) -> None:
     first, *others = models
-    harness = PipelineHarness(first, None, {"max_batch_rows": 1000}, others)
+    harness = PipelineHarness(first, (), {"max_batch_rows": 1000}, others)
     queries = [
         PredictQuery.model_validate({"model": model.config.name, **query})
         for model in models

@@ -13,9 +13,9 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def harness(model) -> Open:
-    """(audit, model, **settings) -> a context of a pipeline harness."""
+    """(*extensions, of=model, **settings) -> a context of a pipeline harness."""
 
-    def build(audit: Any = None, of: EulerLoRA = model, **settings: Any) -> Any:
-        return PipelineHarness(of, audit, settings).running()
+    def build(*extensions: Any, of: EulerLoRA = model, **settings: Any) -> Any:
+        return PipelineHarness(of, extensions, settings).running()
 
     return build

@@ -14,9 +14,8 @@ from eulerlora_contract.problems import (
     Overloaded,
 )
 from eulerlora_contract.queries import PredictQuery
-from service.audit.log import AuditEntry
 from service.inference.engine import ServedModel
-from tests.service.harness import Audit, predict_one
+from tests.service.harness import Recorder, predict_one
 
 pytestmark = pytest.mark.anyio
 
@@ -83,14 +82,15 @@ async def test_a_replaced_revision_finishes_its_requests(
 
 
 def test_a_prediction_is_recorded_and_counted_before_it_is_returned(harness, png) -> None:
-    audit = Audit()
-    with harness(audit) as running:
+    recorder = Recorder()
+    with harness(recorder) as running:
         body = asyncio.run(predict_one(running, png))
-    assert audit.entries == [AuditEntry(body, None, png)]
+    ((image, recorded),) = recorder.images
+    assert (recorded, image.prediction, image.file) == (body, body, png)
     assert [completed.prediction for completed in running.predictions] == [body]
 
 
 def test_a_prediction_that_cannot_be_recorded_is_neither_returned_nor_counted(harness, png) -> None:
-    with harness(Audit(AuditUnavailable("full"))) as running, pytest.raises(AuditUnavailable):
+    with harness(Recorder(AuditUnavailable("full"))) as running, pytest.raises(AuditUnavailable):
         asyncio.run(predict_one(running, png))
     assert running.predictions == []

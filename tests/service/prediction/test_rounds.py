@@ -22,14 +22,13 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import DeadlinePassed, InvalidParameter, Overloaded
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
-from service.audit.log import AuditEntry
 from tests.conftest import ENERGY, MARGINS
 from tests.service.harness import (
     DET,
     TIMEOUT_S,
-    Audit,
     FakeRequest,
     PipelineHarness,
+    Recorder,
     predict_one,
 )
 from tests.service.prediction.conftest import Open
@@ -59,7 +58,7 @@ def balanced(make_network, make_config) -> EulerLoRA:
 
 @pytest.fixture
 def harness(harness: Open, balanced) -> Open:
-    """(audit, **settings) -> a context of a harness of the balanced model."""
+    """(*extensions, **settings) -> a context of a harness of the balanced model."""
     return partial(harness, of=balanced)
 
 
@@ -133,7 +132,7 @@ def test_auto_gives_the_result_of_the_drawn_number_of_samples(harness, png, take
 def test_auto_needs_margins(balanced, png) -> None:
     config = balanced.config.model_copy(update={"margins": None})
     model = EulerLoRA(Checkpoint(balanced.network, config, "sha256:1"), torch.device("cpu"))
-    with PipelineHarness(model, None, {}).running() as running, pytest.raises(InvalidParameter):
+    with PipelineHarness(model, (), {}).running() as running, pytest.raises(InvalidParameter):
         asyncio.run(predict_one(running, png, auto(1)))
     with Image.open(BytesIO(png)) as image, pytest.raises(SettingsError):
         model.predict([image], "stoch", "auto")
@@ -208,11 +207,11 @@ async def test_no_round_runs_after_a_disconnect(harness, png, long) -> None:
     assert started.passes == [1, 1]
 
 
-def test_audit_log_and_timing_cover_all_rounds(harness, png, long, taken) -> None:
-    audit = Audit()
-    with harness(audit) as running:
+def test_extensions_and_timing_cover_all_rounds(harness, png, long, taken) -> None:
+    recorder = Recorder()
+    with harness(recorder) as running:
         body = asyncio.run(predict_one(running, png, long))
-    assert audit.entries == [AuditEntry(body, None, png, samples_asked="auto")]
+    assert [recorded for _, recorded in recorder.images] == [body]
     assert body.samples == taken[long.seed]
     assert running.passes == [1] * (AUTO_ROUNDS.index(taken[long.seed]) + 1)
     (completed,) = running.predictions

@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.checkpoints import Threshold
-from service.clinic import Clinic
 from service.http.responses import add_problem_handlers
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
@@ -116,10 +115,10 @@ def test_two_models_are_served_by_name(make_network, make_config, photo) -> None
     assert (first["revision"], second["revision"]) == ("sha256:1", "sha256:2")
 
 
-def test_the_service_is_ready_while_models_decoder_and_audit_log_work() -> None:
+def test_the_service_is_ready_while_models_decoder_and_extensions_work() -> None:
     decoder: Any = Part()
-    audit: Any = Part()
-    extensions = {"clinic": Clinic(audit=audit)}
+    extension: Any = Part()
+    extensions = {"some": extension}
     lifecycle = Lifecycle(ServiceSettings(), extensions=extensions, decoder=decoder)
     app = FastAPI()
     app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
@@ -135,7 +134,7 @@ def test_the_service_is_ready_while_models_decoder_and_audit_log_work() -> None:
     assert statuses() == (200, 503)
     lifecycle.serve(ServedModels())
     assert statuses() == (200, 200)
-    for part in (decoder, audit):
+    for part in (decoder, extension):
         part.works = False
         assert statuses() == (200, 503)
         part.works = True
@@ -145,7 +144,7 @@ def test_the_service_is_ready_while_models_decoder_and_audit_log_work() -> None:
 
 
 class Part:
-    """A decoder or an audit log that works or does not."""
+    """A decoder or an extension that works or does not."""
 
     works = True
 
@@ -153,9 +152,8 @@ class Part:
     def is_working(self) -> bool:
         return self.works
 
-    @property
-    def is_writable(self) -> bool:
-        return self.works
+    def fault(self) -> str | None:
+        return None if self.works else "it does not work"
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
 """Values, names and labels of all metrics."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-import yaml
 
 from service.telemetry import metrics as metrics_module
 from service.telemetry.metrics import (
@@ -23,11 +20,7 @@ from tests.service.observed import (
     GAUGES,
     SETTLED_BODY,
     completed,
-    count_everything,
-    counted_clinic_metrics,
 )
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -139,43 +132,6 @@ def test_gauges_have_the_current_values(metrics, gauges) -> None:
     labels = {"model": "tiny", "precision": "bfloat16"}
     assert value(metrics, "model_info", **labels, revision="sha256:2") == 1
     assert value(metrics, "model_info", **labels, revision="sha256:1") is None
-
-
-def test_the_documentation_lists_exactly_these_metrics(metrics) -> None:
-    count_everything(metrics)
-    metrics.registry.register(counted_clinic_metrics())
-    written = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    assert [line for line in written.splitlines() if line.startswith("| `")] == table(metrics)
-
-
-def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
-    count_everything(metrics)
-    metrics.registry.register(counted_clinic_metrics())
-    names = {sample.name for family in metrics.registry.collect() for sample in family.samples}
-    rules = yaml.safe_load((ROOT / "deploy" / "prometheus-rules.yaml").read_text())
-    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
-    assert {"alert", "expr", "labels", "annotations"} <= set.intersection(*map(set, alerts))
-    assert len({rule["alert"] for rule in alerts}) == len(alerts)
-    for rule in alerts:
-        used = set(re.findall(r"\b(?:eulerlora|process)_\w+|\bup\b", rule["expr"]))
-        assert used and used <= names | {"up"}, rule["alert"]  # Prometheus adds up
-        for reasons in re.findall(r'reason=~?"([^"]+)"', rule["expr"]):
-            assert set(reasons.split("|")) <= PROBLEM_CODES, rule["alert"]
-
-
-def table(metrics: Metrics) -> list[str]:
-    """The lines of the table in the documentation, sorted by name."""
-    lines = []
-    for family in metrics.registry.collect():
-        if not family.name.startswith("eulerlora_"):
-            continue
-        suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-        shown = ", ".join(f"`{label}`" for label in sorted(labels))
-        lines.append(
-            f"| `{family.name}{suffix}` | {family.type} | {shown} | {family.documentation} |"
-        )
-    return sorted(lines)
 
 
 @pytest.fixture

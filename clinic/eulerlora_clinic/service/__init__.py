@@ -1,0 +1,1 @@
+"""The clinic's extension of the service."""

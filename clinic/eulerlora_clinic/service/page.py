@@ -1,0 +1,154 @@
+"""The page (`GET /` and `/page/{name}`).
+
+The scripts of the page are one file, and
+so are its styles: on a slow line, every request delays the page.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import PurePath
+
+from jinja2 import Environment, StrictUndefined
+
+from eulerlora_contract.image_formats import (
+    DICOM,
+    KEPT_PNG_CHUNKS,
+    KEPT_SEGMENTS,
+    KEPT_WEBP_CHUNKS,
+    KINDS,
+    SNIFFED_BYTES,
+)
+from eulerlora_contract.policy import results as texts
+from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_policy
+from service.routes.files import INDEX, TYPES_BY_EXTENSION, PageFile
+
+SCRIPT, STYLE = "page.js", "page.css"
+_MAIN = "main.js"
+_STYLES = ("colours", "layout", "controls", "work_list", "card", "print")
+"""In the order in which they override each other."""
+_IMAGES = {
+    "HAM10000": "dermatoscopic images of the clinics that the model learned from",
+    "PH2": "dermatoscopic images of another clinic",
+    "PAD-UFES-20": "photographs taken with phones",
+}
+"""What the images of a data set are, by the first word of its name."""
+
+_KEPT = {
+    "JPEG": [[marker, start.decode()] for marker, start in KEPT_SEGMENTS.items()],
+    "PNG": sorted(kind.decode() for kind in KEPT_PNG_CHUNKS),
+    "WEBP": sorted(kind.decode() for kind in KEPT_WEBP_CHUNKS),
+}
+"""What the page keeps of a file without its metadata."""
+_FEW_SPARED = 0.1
+"""A specificity below which the policy does not help to order images."""
+
+_IMPORT = re.compile(r'^import [^;]* from "\./([^"]+)";\n', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """What the page says about the policy on one data set.
+
+    Attributes:
+        images: What they are.
+        helps: The specificity is at least `_FEW_SPARED`.
+    """
+
+    measured: MeasuredEvidence
+    images: str
+    helps: bool
+
+
+def page_files(
+    policy: Policy, classes: Collection[str], *, is_audited: bool, reads_dicom: bool
+) -> Mapping[str, PageFile]:
+    """The files of the page by name.
+
+    Args:
+        policy: The page takes the words for its target, and shows its performance.
+        classes: Of the default model; without those of the target, the page classifies only.
+        is_audited: Whether decisions are recorded.
+        reads_dicom: Whether DICOM files are accepted.
+    """
+    by_name = dict(_read())
+    styles = b"".join(by_name[f"{name}.css"].content for name in _STYLES)
+    script = _bundled(
+        {name: file.content.decode() for name, file in by_name.items() if name.endswith(".js")}
+    ).encode()
+    by_name[STYLE] = PageFile.of(styles, TYPES_BY_EXTENSION[".css"])
+    by_name[SCRIPT] = PageFile.of(script, TYPES_BY_EXTENSION[".js"])
+    index = by_name[INDEX]
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(percent=_percent, data_name=data_name)
+    page = environment.from_string(index.content.decode()).render(
+        applies=set(policy.target.classes) <= set(classes),
+        of_skin=policy.target.classes == default_policy().target.classes,
+        is_audited=is_audited,
+        reads_dicom=reads_dicom,
+        policy=policy,
+        file_kinds={"length": SNIFFED_BYTES, "kinds": _kinds(reads_dicom), "kept": _KEPT},
+        measured=measured_rows(policy),
+        performance=texts.performance(policy),
+        texts=texts,
+    )
+    return by_name | {INDEX: PageFile.of(page.encode(), index.media_type)}
+
+
+def _kinds(reads_dicom: bool) -> list[dict[str, object]]:
+    """The kinds of files whose metadata the page cannot remove, and which of them are answered."""
+    return [{**asdict(kind), "is_read": reads_dicom and kind is DICOM} for kind in KINDS]
+
+
+def measured_rows(policy: Policy) -> list[MeasuredRow]:
+    """The measurements of the policy, in their order; none if there are none."""
+    measured = () if policy.evidence is None else policy.evidence.measured
+    return [
+        MeasuredRow(
+            one,
+            _IMAGES.get(one.data.replace(",", " ").split()[0], ""),
+            one.others.specificity >= _FEW_SPARED,
+        )
+        for one in measured
+    ]
+
+
+def _read() -> Iterator[tuple[str, PageFile]]:
+    """Yields names and files as they are stored."""
+    for file in files("eulerlora_clinic.service").joinpath("page").iterdir():
+        media_type = TYPES_BY_EXTENSION.get(PurePath(file.name).suffix)
+        if media_type is not None:  # skips folders, and files left by editors and desktops
+            yield file.name, PageFile.of(file.read_bytes(), media_type)
+
+
+def _bundled(modules: Mapping[str, str]) -> str:
+    """The modules as one script: each after those that it imports, in one scope.
+
+    Modules must not define the same name at their top level, and must not rename imports.
+    """
+    texts: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name in texts:
+            return
+        texts[name] = ""  # modules may import each other
+        for imported in _IMPORT.findall(modules[name]):
+            add(imported)
+        del texts[name]
+        texts[name] = re.sub("^export ", "", _IMPORT.sub("", modules[name]), flags=re.MULTILINE)
+
+    add(_MAIN)
+    return "".join(texts.values())
+
+
+def data_name(text: str) -> str:
+    """The name of a data set without that of its split, as text.js of the page."""
+    return re.sub(r", [\w-]+ split\b", "", text)
+
+
+def _percent(share: float) -> str:
+    """A share in [0, 1] in percent, with one digit unless it is whole."""
+    return f"{100 * share:.1f}".removesuffix(".0") + "\N{NO-BREAK SPACE}%"

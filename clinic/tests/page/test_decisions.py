@@ -1,0 +1,126 @@
+"""The page of a service with an audit log: accept, override with a reason, undo."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clinic.tests.audit_entries import SECRET, verified
+from clinic.tests.page.browser import Visit, expect
+from clinic.tests.page.lesions import EVEN, fractal, lesion
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
+from service.settings import PREFIX
+from tests.browser import assert_accessible
+from tests.server_process import ServerProcess, serving
+
+pytestmark = pytest.mark.browser
+
+
+def set_retention() -> None:
+    os.environ[f"{PREFIX}AUDIT_RETENTION_MONTHS"] = "24"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audit") / "audit.jsonl"
+
+
+@pytest.fixture(scope="module")
+def audited(log: Path) -> Iterator[ServerProcess]:
+    """A server that records decisions and keeps its log for 24 months."""
+    secret = log.with_name("secret")
+    secret.write_bytes(SECRET)
+    arguments = (DEFAULT_CHECKPOINT, "--audit", log, "--audit-secret", secret)
+    with serving(*arguments, change=set_retention) as server:
+        server.wait_for("/readyz", 200)
+        yield server
+
+
+def action(visit: Visit, name: str, of: str) -> Any:
+    return visit.card(of).get_by_role("button", name=name)
+
+
+def test_a_decision_is_recorded_and_undone_by_keyboard(go, audited, log: Path) -> None:
+    with go(audited.url) as visit:
+        visit.add(lesion("one.jpg"))
+        visit.wait(1)
+        (answer,) = visit.answers()
+        title = answer["title"]
+        action(visit, f"Accept {title}", "one.jpg").press("Enter")
+        expect(visit.card("one.jpg").get_by_role("status")).to_have_text(f"Accepted: {title}.")
+        expect(action(visit, "Undo", "one.jpg")).to_be_focused()
+        visit.page.keyboard.press("Enter")
+        expect(action(visit, "Accept", "one.jpg")).to_be_focused()
+        visit.page.keyboard.press("Tab")
+        visit.page.keyboard.press("Enter")
+        expect(visit.page.get_by_label("Decide")).to_be_focused()
+        visit.page.keyboard.press("Escape")
+        expect(action(visit, "Override", "one.jpg")).to_be_focused()
+        visit.page.keyboard.press("Enter")
+        choice = visit.page.get_by_label("Decide").locator("option").all_inner_texts()
+        assert title not in choice and "Unfamiliar" not in choice
+        visit.page.keyboard.press("Tab")
+        visit.page.keyboard.press("Enter")  # without a reason
+        expect(visit.page.get_by_label("Reason")).to_be_focused()
+        visit.page.keyboard.type("seen before")
+        visit.page.keyboard.press("Enter")
+        words = f"Overridden: {choice[0]} instead of {title}. Seen before."
+        expect(visit.card("one.jpg").get_by_role("status")).to_have_text(words)
+        expect(visit.page.locator(".fault:not(:empty)")).to_have_count(0)
+        written = verified(log)
+    header, *records = written
+    assert header["retention_months"] == 24
+    made = [one["decision"] for one in records if one["kind"] == "decision"]
+    assert made == [answer["disposition"], "undo", choice[0].lower()]
+    assert records[-1]["reason"] == "seen before"
+
+
+def test_a_closed_row_can_be_decided_and_another_analysis_begins_anew(go, audited) -> None:
+    with go(audited.url, width=390) as visit:
+        visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN), fractal())
+        visit.wait(3)
+        action(visit, "Accept", "fractal.png").click()
+        expect(visit.card("fractal.png")).to_contain_text("Accepted: Unfamiliar.")
+        expect(visit.row("fractal.png")).to_have_attribute("aria-expanded", "false")
+        assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
+        visit.page.get_by_text("Advanced: passes").click()
+        visit.page.get_by_label("Allow settings without a threshold").check()
+        visit.page.get_by_label("Passes of the model").select_option(index=1)
+        visit.wait(3)
+        expect(action(visit, "Accept", "fractal.png")).to_be_visible()
+
+
+def test_a_refused_decision_says_why(go, audited) -> None:
+    problem = {
+        "code": "audit_unavailable",
+        "title": "The audit log cannot be written",
+        "detail": "x",
+    }
+    with go(audited.url) as visit:
+        visit.page.route("**/decisions", lambda route: route.fulfill(status=503, json=problem))
+        visit.add(lesion("one.jpg"))
+        visit.wait(1)
+        action(visit, "Accept", "one.jpg").click()
+        expect(visit.card("one.jpg").get_by_role("alert")).to_have_text(
+            "The audit log cannot be written: X."
+        )
+        expect(action(visit, "Accept", "one.jpg")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_form_of_an_override_is_accessible(go, audited, width: int) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    with go(audited.url, width=width) as visit:
+        visit.add(lesion("one.jpg"))
+        visit.wait(1)
+        action(visit, "Override", "one.jpg").click()
+        assert_accessible(axe, visit.page)
+
+
+def test_a_service_without_an_audit_log_offers_no_decisions(go) -> None:
+    with go() as visit:
+        visit.add(lesion("one.jpg"))
+        visit.wait(1)
+        expect(visit.page.get_by_role("button", name="Accept")).to_have_count(0)

@@ -1,0 +1,93 @@
+"""The triage page in a browser: unfamiliar images, and images that differ from the calibration."""
+
+from typing import Any
+
+import pytest
+
+from clinic.tests.page.browser import expect
+from clinic.tests.page.lesions import EVEN, fractal, lesion
+from eulerlora_contract.policy.results import REASONS, TITLES
+from tests.damaged_checkpoints import edited
+from tests.server_process import serving
+
+pytestmark = pytest.mark.browser
+
+FLAGS_ALL = {
+    "mode": "stoch",
+    "samples": 4,
+    "msp": 1.0,
+    "kept": 0.95,
+    "images": 1000,
+    "data": "home",
+}
+SHOWN = {"too_small", "too_dark", "too_bright", "blurred", "unfamiliar"}
+DIFFER = "The images here differ from those that the thresholds of tiny were checked on (home)."
+
+
+def shown_text(page: Any) -> str:
+    """The text of all cards, with everything opened."""
+    for summary in page.locator(".card summary:visible").all():
+        summary.click()
+    text: str = page.locator("#groups").inner_text()
+    return text
+
+
+def test_an_unfamiliar_image_has_no_percentage(go) -> None:
+    with go() as visit:
+        visit.add(fractal())
+        visit.wait(1)
+        card = visit.card("fractal.png")
+        (answer,) = visit.answers()
+        expect(card.locator(".verdict-title")).to_have_text(TITLES["unfamiliar"])
+        expect(card).to_have_attribute("data-state", "unfamiliar")
+        expect(card.locator(".verdict .reasons")).to_contain_text(REASONS["unfamiliar"])
+        hidden = [one["words"] for one in answer["reasons"] if one["code"] not in SHOWN]
+        assert not any(words in card.inner_text() for words in hidden)
+        text, _, origin = shown_text(visit.page).partition("Origin of this result")
+        distance = answer["prediction"]["ood_scores"]["feature_distance"]
+        expect(card).to_contain_text(
+            f"Feature distance {distance['value']:.3f}, threshold {distance['threshold']:.3f} "
+            "Above its threshold"
+        )
+        assert "%" not in text
+        assert "Unlike the images" in text
+        assert answer["prediction"]["request_id"] in origin
+        assert f"{answer['prediction']['msp']:.3f}" not in text
+
+
+def test_an_unfamiliar_image_of_another_model_has_no_percentage(go) -> None:
+    def answer(route: Any) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, json=response.json() | {"unfamiliar": True})
+
+    with go() as visit:
+        visit.page.get_by_label("Model", exact=True).select_option("tiny")
+        visit.page.route("**/predict?*", answer)
+        visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN))
+        visit.wait(2)
+        visit.page.get_by_role("button", name="Open all").click()
+        expect(visit.page.locator(".group[data-state=unfamiliar] article")).to_have_count(2)
+        assert "%" not in shown_text(visit.page)
+
+
+@pytest.mark.slow
+def test_a_notice_tells_that_images_differ_from_the_calibration(go, checkpoint_copy) -> None:
+    edited("config.json", lambda fields: fields.update(thresholds=[FLAGS_ALL]))(checkpoint_copy)
+    with serving(checkpoint_copy) as server:
+        server.wait_for("/readyz", 200)
+        with go(server.url) as visit:
+            notice = visit.page.get_by_text(DIFFER)
+            expect(visit.page.locator("#passes option").first).to_be_attached()
+            expect(notice).to_have_count(0)
+            visit.add(*(lesion(f"{number}.jpg") for number in range(12)))
+            visit.wait(12)
+            expect(notice).to_be_visible()
+            expect(notice).to_contain_text("eulerlora site fit")
+            visit.add(lesion("next.jpg"))
+            visit.wait(13)
+            expect(visit.page.get_by_text("eulerlora site fit")).to_have_count(1)  # not per image
+            visit.page.get_by_role("button", name="About the model").click()
+            row = visit.page.get_by_role("row", name="highest probability (MSP)")
+            expect(row).to_contain_text("alarm")
+            visit.page.reload()
+            expect(notice).to_be_visible()
