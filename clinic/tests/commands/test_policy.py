@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from clinic.tests.audit_entries import SECRET, audit_entry, verified
+from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.commands.policy import (
     check_command,
     monitor_command,
@@ -19,7 +20,6 @@ from eulerlora_clinic.commands.policy import (
     promise_of,
     show_command,
 )
-from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_contract import program
 from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
