@@ -22,10 +22,10 @@ from eulerlora_contract.sampling import AUTO, MAX_SAMPLES, Auto
 ENTRY_POINTS = "eulerlora.commands"
 OTHER_DISTRIBUTION: Mapping[str, Sequence[str]] = {
     "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
-    "eulerlora[serve]": ("serve", "keys", "audit"),
+    "eulerlora[serve]": ("serve", "keys"),
     "eulerlora[train]": ("train", "evaluate", "calibrate", "card", "seeds"),
     "eulerlora-clinic": ("triage", "decide", "policy", "monitor"),
-    "eulerlora-clinic[serve]": ("demo",),
+    "eulerlora-clinic[serve]": ("demo", "audit"),
     "eulerlora-clinic[train]": ("site",),
     "eulerlora-lab": ("onnx-backbone", "pretrain", "reproduce"),
 }

@@ -50,7 +50,11 @@ def _draw_pictures(folder: Path) -> None:
 
     folder.mkdir()
     for name in ("even", "irregular", "house"):
-        content = files("service").joinpath("page", f"example-{name}.jpg").read_bytes()
+        content = (
+            files("eulerlora_clinic")
+            .joinpath("service", "page", f"example-{name}.jpg")
+            .read_bytes()
+        )
         (folder / f"{name}.jpg").write_bytes(content)
     with Image.open(folder / "irregular.jpg") as spot:
         blurred = spot.filter(ImageFilter.GaussianBlur(_BLUR_PX))

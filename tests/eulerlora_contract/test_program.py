@@ -233,7 +233,7 @@ def test_a_file_that_hides_a_package_is_named(hiding: tuple[Path, str], tmp_path
         (["serve", "checkpoint/", "--port", "1"], "eulerlora[serve]"),
         (["predict"], "eulerlora"),
         (["train", "--help"], "eulerlora[train]"),
-        (["triage", "lesion.jpg"], "eulerlora-client"),
+        (["triage", "lesion.jpg"], "eulerlora-clinic"),
     ],
 )
 def test_a_command_of_the_other_distribution_says_what_to_install(
