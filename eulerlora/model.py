@@ -16,7 +16,6 @@ from torch import Tensor
 
 from eulerlora.answer import Predictions, answer
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
-from eulerlora.checkpoint.hub import Repository, download, upload
 from eulerlora.images.decode import RgbImage
 from eulerlora.images.files import Images, rgb_images
 from eulerlora.images.preprocess import content_seed, network_input
@@ -141,6 +140,8 @@ class EulerLoRA:
             HubError: For a repository that cannot be downloaded.
             CheckpointError: If the checkpoint is not intact.
         """
+        from eulerlora.checkpoint.hub import Repository, download  # noqa: PLC0415 - rarely used
+
         folder = Path(repository)
         if not folder.is_dir():
             folder = download(Repository(repository, revision))
@@ -165,6 +166,8 @@ class EulerLoRA:
                 reached.
             SettingsError: For a model without a folder.
         """
+        from eulerlora.checkpoint.hub import Repository, upload  # noqa: PLC0415 - rarely used
+
         if self.folder is None:
             raise SettingsError("expected a model that was loaded from a folder")
         return upload(self.folder, Repository(repository), private, **options)
