@@ -76,6 +76,14 @@ test: $(TESTS) ## run the tests that this machine supports, except the slow ones
 test-all: $(TESTS) ## run the slow tests too
 	$(PYTEST) $(TESTS_OF_$(HOUSE))
 
+# Part PART of PARTS equal ones.
+PART := 0
+PARTS := 6
+
+.PHONY: test-slow
+test-slow: $(TESTS) ## run a part of the slow tests (PART=0 to 5)
+	$(PYTEST) -m slow -p tests.slow_part --slow-part $(PART)/$(PARTS)
+
 # Branch coverage of the product by the tests that this machine supports; FOLDER=tests/training
 # measures a part, which does not reach the required share.
 FOLDER := tests clinic/tests lab/tests
