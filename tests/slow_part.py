@@ -1,6 +1,6 @@
 """A plug-in of pytest that selects one of several equal parts of the slow tests.
 
-    pytest -p tests.slow_part -m slow --slow-part 2/6
+`pytest -p tests.slow_part -m slow --slow-part 2/6`
 """
 
 import pytest
