@@ -212,19 +212,20 @@ test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client, t
 	$(UV) venv --quiet --clear --python $(PYTHON) build/client
 	$(UV) pip install --quiet --python build/client dist/eulerlora_contract-*.whl \
 	  dist/eulerlora_client-*.whl
-	cd build && client/bin/eulerlora policy show >/dev/null && ! client/bin/python -c "import torch"
+	cd build && client/bin/python -c "from eulerlora_client import TriageClient" \
+	  && ! client/bin/python -c "import torch"
 	$(UV) venv --quiet --clear --python $(PYTHON) build/core
 	$(UV) pip install --quiet --python build/core dist/eulerlora_contract-*.whl dist/eulerlora-*.whl
 	cd build && core/bin/eulerlora predict --help >/dev/null && core/bin/python -c "from eulerlora import adapt" \
 	  && ! core/bin/python -c "import httpx" && ! core/bin/python -c "import tqdm"
 	$(UV) venv --quiet --clear --python $(PYTHON) build/service
-	$(UV) pip install --quiet --python build/service dist/eulerlora_contract-*.whl dist/eulerlora_client-*.whl \
+	$(UV) pip install --quiet --python build/service dist/eulerlora_contract-*.whl \
 	  "$$(echo dist/eulerlora-*.whl)[serve]"
-	cd build && service/bin/eulerlora demo
+	cd build && service/bin/eulerlora serve --help >/dev/null
 	$(UV) venv --quiet --clear --python $(PYTHON) build/clinic
 	$(UV) pip install --quiet --python build/clinic dist/eulerlora_contract-*.whl dist/eulerlora_client-*.whl \
-	  dist/eulerlora-*.whl "$$(echo dist/eulerlora_clinic-*.whl)[train]"
-	cd build && clinic/bin/eulerlora site fit --help >/dev/null
+	  dist/eulerlora-*.whl "$$(echo dist/eulerlora_clinic-*.whl)[serve,train]"
+	cd build && clinic/bin/eulerlora site fit --help >/dev/null && clinic/bin/eulerlora demo
 	$(UV) venv --quiet --clear --python $(PYTHON) build/lab
 	$(UV) pip install --quiet --python build/lab dist/eulerlora_contract-*.whl dist/eulerlora_client-*.whl \
 	  dist/eulerlora-*.whl dist/eulerlora_clinic-*.whl dist/eulerlora_lab-*.whl

@@ -56,10 +56,10 @@ from eulerlora_contract.answers import (
     TriageBatch,
     TriageResult,
     WireModel,
+    most_urgent,
 )
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.image_folders import select_files
-from eulerlora_contract.policy.results import most_urgent
 from eulerlora_contract.problems import (
     BodyTooLarge,
     ConnectionLost,

@@ -1,9 +1,9 @@
 """Response bodies: `/predict`, `/triage`, `/models`, their batches, problems and probes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -288,7 +288,7 @@ class PredictionBatch(WireModel):
 
 
 class Disposition(StrEnum):
-    """The suggested next step for an image (`eulerlora_contract.policy.policy` has their order)."""
+    """The suggested next step for an image (`BY_URGENCY` has their order)."""
 
     URGENT = "urgent"
     UNFAMILIAR = "unfamiliar"
@@ -732,3 +732,38 @@ class ServiceStatus(WireModel):
 
     status: str
     """`alive` or `ready`."""
+
+
+FAILED: Literal["failed"] = "failed"
+"""The status of a file without a disposition."""
+
+TriageStatus = Disposition | Literal["failed"]
+
+BY_URGENCY: tuple[TriageStatus, ...] = (
+    Disposition.ROUTINE, FAILED, Disposition.RETAKE, Disposition.REFER, Disposition.UNFAMILIAR,
+    Disposition.URGENT,
+)  # fmt: skip
+"""The least urgent first. A failed file may show anything, so it is above routine ones."""
+
+
+def urgency(status: TriageStatus) -> int:
+    """The rank of a status: 0 for routine, higher is more urgent."""
+    return BY_URGENCY.index(status)
+
+
+def most_urgent(answers: Sequence[TriageResult | None]) -> int:
+    """The position of the answer that decides about a lesion.
+
+    Of the equally urgent ones, it is the one with the highest target probability.
+
+    Args:
+        answers: To its images; None for an image without a result. At least one.
+    """
+
+    def rank(answer: TriageResult | None) -> tuple[int, float]:
+        if answer is None:
+            return urgency(FAILED), 0.0
+        return urgency(answer.disposition), answer.target.probability
+
+    ranks = [rank(answer) for answer in answers]
+    return ranks.index(max(ranks))

@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, stored_revision
-from eulerlora_contract.policy.policy import default_policy
-from eulerlora_contract.policy.results import performance
+from eulerlora_clinic.policy.policy import default_policy
+from eulerlora_clinic.policy.results import performance
 from tests.markdown import code_blocks
 from tests.service.conftest import app_of
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from eulerlora_clinic.audit.file import Record, records
 from eulerlora_clinic.audit.log import AuditEntry, chain_key
+from eulerlora_clinic.policy import policy
 from eulerlora_contract.answers import Prediction
-from eulerlora_contract.policy import policy
 
 SECRET = b"a secret of thirty-two bytes or so"
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 from eulerlora_clinic.commands.triage import triage_command
+from eulerlora_clinic.policy.results import policy_description
 from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract import program as program_module
 from eulerlora_contract.answers import Disposition, Reason
-from eulerlora_contract.policy.results import policy_description
 from tests.eulerlora_client.conftest import Reply
 from tests.eulerlora_client.runs import mel_policy, result_of
 from tests.program import Completed, run

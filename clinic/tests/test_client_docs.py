@@ -15,7 +15,7 @@ from clinic.tests.service.conftest import app_of
 from eulerlora import EulerLoRA
 from eulerlora_client import Disposition
 from eulerlora_clinic.audit.log import AuditLog
-from eulerlora_contract.policy.results import TITLES
+from eulerlora_clinic.policy.results import TITLES
 from tests.markdown import code_blocks
 from tests.service.real_server import run_server
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clinic.tests.triage_rows import fixed_policy, rows_of_all_kinds
+from eulerlora_clinic.policy import results as wording
 from eulerlora_clinic.report.html import write_html_report
-from eulerlora_contract.policy import results as wording
 from tests.browser import TIMEOUT_MS, assert_accessible, chromium
 
 pytestmark = pytest.mark.browser

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from eulerlora_clinic.policy.policy import Policy, TargetRules, UncertaintyRules, default_policy
+from eulerlora_clinic.policy.results import triage_result
 from eulerlora_clinic.report.ranking import RowProblem, TriageRow
 from eulerlora_contract.answers import ImageQuality, Prediction
-from eulerlora_contract.policy.policy import Policy, TargetRules, UncertaintyRules, default_policy
-from eulerlora_contract.policy.results import triage_result
 from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
 
 CLASS_NAMES = {

@@ -1,5 +1,6 @@
 """The recipes of the studies: their variants, and what the variants of a study share."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def variant_names(path: Path) -> list[str]:
     return list(dict.fromkeys(name for variants in tables for name in variants))
 
 
-COMPLETE = [p for p in sorted(RECIPES.glob("*.toml")) if "\nname = " in p.read_text()]
+COMPLETE = [p for p in sorted(RECIPES.glob("*.toml")) if "name" in tomllib.loads(p.read_text())]
 CHOICES = ("dermoscopy-choices",)
 STUDIES = [path for path in COMPLETE if path.stem.startswith("overfitting-")]
 VARIANTS = [

@@ -90,7 +90,7 @@ class _DecodedFields(Settings):
 
 
 _MODULE = re.compile(
-    "^(PIL|eulerlora|eulerlora_client|eulerlora_contract|numpy|pydicom|service|torch)"
+    "^(PIL|eulerlora|eulerlora_contract|numpy|pydicom|service|torch)"
     r"(\.[a-zA-Z0-9_]{1,40}){0,5}\Z"
 )
 _Line = tuple[Annotated[str, Field(pattern=_MODULE)], Annotated[int, Field(ge=0, le=99_999)]]

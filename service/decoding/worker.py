@@ -26,8 +26,8 @@ from PIL import ExifTags, Image, ImageCms
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import PredictionWarning, WarningCode
-from eulerlora_contract.policy.quality import has_frame, measure_quality
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
+from eulerlora_contract.quality import has_frame, measure_quality
 from service.decoding import dicom, sandbox
 from service.decoding.decode import Declared, decode
 from service.decoding.details import Detail

@@ -127,7 +127,6 @@ def test_a_lock_pins_every_dependency_of_its_purpose_and_no_other_extra() -> Non
     clinic = names(project("clinic")["dependencies"]) - {"eulerlora-client"}
     extras = {name: names(needed) for name, needed in project()["optional-dependencies"].items()}
     core = own - {"eulerlora-contract"}
-    extras["serve"] -= {"eulerlora-client"}
     assert client <= set(pins("client"))
     for purpose in ("serve", "train"):
         assert core | client | clinic | extras[purpose] <= set(pins(purpose))
@@ -140,13 +139,13 @@ def test_a_lock_pins_every_dependency_of_its_purpose_and_no_other_extra() -> Non
 
 def test_all_distributions_have_one_version() -> None:
     assert f"eulerlora-contract=={__version__}" in project()["dependencies"]
-    assert f"eulerlora-client=={__version__}" in project()["optional-dependencies"]["serve"]
+    assert f"eulerlora-client=={__version__}" in project("clinic")["dependencies"]
     assert (
         f"eulerlora-contract[progress]=={__version__}"
         in (project("eulerlora_client")["dependencies"])
     )
-    distributions = ("eulerlora", "eulerlora-client", "eulerlora-contract")
-    assert [version(name) for name in distributions] == [__version__] * 3
+    distributions = ("eulerlora", "eulerlora-client", "eulerlora-clinic", "eulerlora-contract")
+    assert [version(name) for name in distributions] == [__version__] * 4
 
 
 def test_the_core_requires_nothing_of_the_client() -> None:

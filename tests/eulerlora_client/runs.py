@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, default_policy_text
+from eulerlora_clinic.policy.results import triage_result
 from eulerlora_contract.answers import Disposition, Prediction, Reason, TriageResult
-from eulerlora_contract.policy.policy import Decision, Policy, default_policy, default_policy_text
-from eulerlora_contract.policy.results import triage_result
 from tests.eulerlora_client.conftest import Reply
 from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
 

@@ -26,9 +26,9 @@ from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Preprocessing
+from eulerlora_clinic.policy.policy import default_policy_text, read_policy
 from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
 from eulerlora_contract.image_formats import PNG_SIGNATURE, png_chunk
-from eulerlora_contract.policy.policy import default_policy_text, read_policy
 from eulerlora_contract.problems import Problem
 from service.auth.keys import read_clients
 from service.decoding.decode import Declared, decode

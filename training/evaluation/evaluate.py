@@ -16,8 +16,6 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FlaggedScore, ScoreName
 from eulerlora.scores.trajectories import Summary, Trajectories
-from eulerlora_contract.checkpoints import TargetClasses
-from eulerlora_contract.policy.policy import default_policy
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import Options
 from training.data.copies import KnownImages, images_in_training, known_images
@@ -145,7 +143,7 @@ def evaluate(
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
     test = evaluated(TEST, TEST, shown, True)
     sets = {o.name: evaluated(o.name, o.group, o.images, o.generated) for o in used}
-    target, units = _target_of(model.config), Units.of(shown)
+    target, units = model.config.target, Units.of(shown)
     data = f"{images.name}, test part" if len(images.parts) > 1 else images.name
     folder = model.folder
     known = KnownImages(None, None) if folder is None else known_images(folder, shown)
@@ -245,12 +243,6 @@ def _revision(models: Sequence[EulerLoRA]) -> str:
     return f"sha256:{hashlib.sha256(revisions.encode()).hexdigest()}"
 
 
-def _target_of(config: CheckpointConfig) -> TargetClasses | None:
-    """The classes that count: the checkpoint's, or the packaged policy's if it has them."""
-    packaged = default_policy().target
-    return config.target or (packaged if set(packaged.classes) <= set(config.class_names) else None)
-
-
 def _mode_report(
     model: EulerLoRA,
     options: Options,
@@ -260,7 +252,7 @@ def _mode_report(
 ) -> ModeReport:
     """The results of the mode at `index` of the report."""
     inside, first = test.predictions[index], test.predictions[0]
-    labels, clusters, target = test.labels, test.clusters, _target_of(model.config)
+    labels, clusters, target = test.labels, test.clusters, model.config.target
     classes = target.classes if target is not None else ()
     assert isinstance(options.samples, int)
     return ModeReport(

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from eulerlora_client.monitoring import LogFile, oldest_first
+from eulerlora_clinic.monitoring import LogFile, oldest_first
 from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
 from eulerlora_contract.output_files import lock, storage_errors, sync_folder
 

@@ -25,9 +25,9 @@ from eulerlora_clinic.audit.file import (
     canonical,
     newest_records,
 )
+from eulerlora_clinic.policy import policy
 from eulerlora_contract.answers import Prediction, RecordedDecision, item_id
 from eulerlora_contract.errors import EulerLoRAError, SettingsError
-from eulerlora_contract.policy import policy
 from eulerlora_contract.problems import AuditUnavailable, InvalidParameter, UnknownRequest
 from eulerlora_contract.sampling import Auto
 from service.auth.keys import warn_if_world_readable

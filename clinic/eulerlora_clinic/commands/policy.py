@@ -17,8 +17,8 @@ from eulerlora_contract.printable import printable
 from eulerlora_contract.program import INPUT_FILE, PATH, SHARE, Program
 
 if TYPE_CHECKING:
-    from eulerlora_client.monitoring import LoggedAnswer, Outcome, OutcomeSummary, Promise
-    from eulerlora_contract.policy.policy import Policy
+    from eulerlora_clinic.monitoring import LoggedAnswer, Outcome, OutcomeSummary, Promise
+    from eulerlora_clinic.policy.policy import Policy
 
 
 @click.group("policy", cls=Program, entry_group="eulerlora.policy_commands")
@@ -39,13 +39,13 @@ def policy_command() -> None:
 )
 def show_command(file: Path | None, measured: bool) -> None:
     """Print the packaged policy, which is the default, or a policy file."""
-    from eulerlora_contract.policy.policy import (  # noqa: PLC0415
+    from eulerlora_clinic.policy.policy import (  # noqa: PLC0415
         DEFAULT_FILE,
         default_policy_text,
         parse_policy,
         read_policy_text,
     )
-    from eulerlora_contract.policy.results import UNKNOWN, performance  # noqa: PLC0415
+    from eulerlora_clinic.policy.results import UNKNOWN, performance  # noqa: PLC0415
 
     text = default_policy_text() if file is None else read_policy_text(file)
     if not measured:
@@ -68,7 +68,7 @@ def show_command(file: Path | None, measured: bool) -> None:
 )
 def check_command(file: Path, images: tuple[Path, ...]) -> None:
     """Validate a policy file and print its version and hash."""
-    from eulerlora_contract.policy.policy import read_policy  # noqa: PLC0415 - fast --help
+    from eulerlora_clinic.policy.policy import read_policy  # noqa: PLC0415 - fast --help
 
     policy = read_policy(file)
     click.echo(f"{printable(str(file))}: valid, version {policy.version}, {policy.hash}")
@@ -82,8 +82,8 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     from eulerlora_contract.errors import ImageError, ImageFilesError  # noqa: PLC0415
     from eulerlora_contract.image_folders import select_files  # noqa: PLC0415
     from eulerlora_contract.images import rgb_image  # noqa: PLC0415
-    from eulerlora_contract.policy.quality import measure_quality  # noqa: PLC0415
     from eulerlora_contract.problems import UnreadableFile  # noqa: PLC0415
+    from eulerlora_contract.quality import measure_quality  # noqa: PLC0415
 
     files = select_files(images).files
     reasons = []
@@ -145,8 +145,8 @@ def monitor_command(
     that of the most urgent. The test may be repeated whenever the files grow. The exit
     status is 1 after an alarm.
     """
-    from eulerlora_client.monitoring import outcome_summary  # noqa: PLC0415
-    from eulerlora_contract.policy.policy import default_policy, read_policy  # noqa: PLC0415
+    from eulerlora_clinic.monitoring import outcome_summary  # noqa: PLC0415
+    from eulerlora_clinic.policy.policy import default_policy, read_policy  # noqa: PLC0415
 
     policy = default_policy() if policy_file is None else read_policy(policy_file)
     promise = promise_of(policy, classes, wanted, confidence)
@@ -167,7 +167,7 @@ def _outcomes(paths: Sequence[Path], confirmed: str, policy_hash: str) -> Sequen
     Raises:
         OutcomesError: As `read_outcomes` and `read_logs`, and for decisions of another policy.
     """
-    from eulerlora_client.monitoring import (  # noqa: PLC0415
+    from eulerlora_clinic.monitoring import (  # noqa: PLC0415
         check_decided_by,
         is_audit_log,
         read_logs,
@@ -215,7 +215,7 @@ def promise_of(
     policy: Policy, classes: tuple[str, ...], wanted: float | None, confidence: float
 ) -> Promise:
     """What is tested. Raises UsageError if neither option nor evidence says `wanted`."""
-    from eulerlora_client.monitoring import Promise  # noqa: PLC0415 - fast --help
+    from eulerlora_clinic.monitoring import Promise  # noqa: PLC0415 - fast --help
 
     if wanted is None and policy.evidence is not None:
         wanted = policy.evidence.fit.routine.wanted
@@ -227,7 +227,7 @@ def promise_of(
 
 
 def _report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
-    from eulerlora_client.monitoring import LesionOutcome  # noqa: PLC0415 - fast --help
+    from eulerlora_clinic.monitoring import LesionOutcome  # noqa: PLC0415 - fast --help
 
     counts = summary.counts
     if summary.alarm_at is not None:

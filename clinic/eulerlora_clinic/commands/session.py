@@ -18,6 +18,8 @@ from tabulate import tabulate
 
 from eulerlora_client.client import AsyncTriageClient, RetryPolicy, TriageOptions, map_ordered
 from eulerlora_client.images import image_bytes
+from eulerlora_clinic.policy.policy import Policy, default_sampling, policy_of
+from eulerlora_clinic.policy.results import WARNING, decided, interval
 from eulerlora_clinic.report.exports import Outputs
 from eulerlora_clinic.report.ranking import (
     STATUS_TITLES,
@@ -27,18 +29,10 @@ from eulerlora_clinic.report.ranking import (
     first_of_lesions,
     ranked,
 )
-from eulerlora_contract.answers import Disposition, ModelDetails
+from eulerlora_contract.answers import FAILED, Disposition, ModelDetails, TriageStatus
 from eulerlora_contract.checkpoints import missing_threshold
 from eulerlora_contract.errors import PolicyError, SettingsError
 from eulerlora_contract.image_folders import select_files
-from eulerlora_contract.policy.policy import (
-    FAILED,
-    Policy,
-    TriageStatus,
-    default_sampling,
-    policy_of,
-)
-from eulerlora_contract.policy.results import WARNING, decided, interval
 from eulerlora_contract.printable import printable
 from eulerlora_contract.problems import BodyTooLarge, Problem, Unreachable
 from eulerlora_contract.progress import ProgressBar

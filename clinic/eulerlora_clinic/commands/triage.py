@@ -103,8 +103,8 @@ def triage_command(
     if mode not in (None, "stoch") and samples is not None:
         raise click.UsageError(f"expected --samples only with --mode stoch, got --mode {mode}")
     from eulerlora_clinic.commands.session import Session, run_session  # noqa: PLC0415
+    from eulerlora_clinic.policy.policy import read_policy  # noqa: PLC0415
     from eulerlora_clinic.report.exports import Outputs  # noqa: PLC0415
-    from eulerlora_contract.policy.policy import read_policy  # noqa: PLC0415
 
     key = _key(key_file)
     policy = read_policy(policy_file) if policy_file else None

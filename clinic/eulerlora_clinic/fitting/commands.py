@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from eulerlora.checkpoint.config import CheckpointConfig
     from eulerlora_clinic.fitting.policy import PolicyInputs
     from eulerlora_clinic.fitting.site import SiteReport
+    from eulerlora_clinic.policy.policy import Policy
     from eulerlora_contract.checkpoints import TargetClasses
-    from eulerlora_contract.policy.policy import Policy
     from eulerlora_contract.sampling import Mode, PrecisionChoice
     from training.data.dataset import LabelTable
     from training.data.local_images import LocalImages
@@ -139,7 +139,7 @@ def policy_fit_command(
         operating_curves,
         score_images,
     )
-    from eulerlora_contract.policy.results import performance  # noqa: PLC0415
+    from eulerlora_clinic.policy.results import performance  # noqa: PLC0415
     from training.calibration.parts import parts_table  # noqa: PLC0415
     from training.data.copies import (  # noqa: PLC0415
         image_digests,
@@ -373,7 +373,7 @@ def _data_lines(local: LocalImages, classes: Sequence[str]) -> Iterator[str]:
 
 
 def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
-    from eulerlora_contract.policy.results import not_established  # noqa: PLC0415 - pydantic
+    from eulerlora_clinic.policy.results import not_established  # noqa: PLC0415 - pydantic
 
     measured = f", measured on {report.measured:,} others" if report.measured else ""
     yield f"Fitted on {report.fitted:,} images{measured}.\n"

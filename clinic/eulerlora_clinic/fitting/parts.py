@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from eulerlora_clinic.fitting.policy import PolicyFit, urgent_sample_size
+from eulerlora_clinic.policy.results import counted
 from eulerlora_contract.checkpoints import TargetClasses
-from eulerlora_contract.policy.results import counted
 from eulerlora_contract.printable import markdown_table
 from training.calibration.parts import FittedPart
 from training.evaluation.intervals import tolerance_sample_size

@@ -29,11 +29,7 @@ from torch import Tensor
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.trajectories import Summary
-from eulerlora_contract.answers import Disposition, Reason
-from eulerlora_contract.checkpoints import TargetClasses, Unit
-from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import write_text
-from eulerlora_contract.policy.policy import (
+from eulerlora_clinic.policy.policy import (
     DEFAULT_FILE,
     Evidence,
     FitEvidence,
@@ -53,6 +49,10 @@ from eulerlora_contract.policy.policy import (
     parse_policy,
     read_policy_text,
 )
+from eulerlora_contract.answers import Disposition, Reason
+from eulerlora_contract.checkpoints import TargetClasses, Unit
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.output_files import write_text
 from eulerlora_contract.sampling import AUTO, MAX_AUTO_SAMPLES, Options
 from training.data.copies import named_with_seen
 from training.data.dataset import LabelTable

@@ -49,9 +49,9 @@ from eulerlora_clinic.fitting.policy import (
     measure_policy,
     policy_inputs,
 )
+from eulerlora_clinic.policy.policy import Policy
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import new_folder
-from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.sampling import MODES, Mode, Options, PrecisionChoice
 from training.calibration.parts import FEATURES, OOD, FittedPart, parts_table, sets_part
 from training.calibration.thresholds import (

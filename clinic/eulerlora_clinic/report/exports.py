@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.report.ranking import TriageRow, with_lesions
 from eulerlora_contract.answers import Prediction, TriageResult, shown_fields
 from eulerlora_contract.errors import OutputPathError
 from eulerlora_contract.output_files import is_replaceable, open_output
-from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.printable import write_csv_rows
 
 

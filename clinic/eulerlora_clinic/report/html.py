@@ -16,6 +16,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
+from eulerlora_clinic.policy import results
+from eulerlora_clinic.policy.policy import Policy
+from eulerlora_clinic.policy.results import performance
 from eulerlora_clinic.report.ranking import (
     STATUS_TITLES,
     TriageRow,
@@ -27,9 +30,6 @@ from eulerlora_contract.answers import OodScore, Prediction, TriageResult
 from eulerlora_contract.errors import ImageError
 from eulerlora_contract.images import rgb_image
 from eulerlora_contract.output_files import open_output
-from eulerlora_contract.policy import results
-from eulerlora_contract.policy.policy import Policy
-from eulerlora_contract.policy.results import performance
 from eulerlora_contract.printable import NO_BREAK, printable
 from eulerlora_contract.sampling import AUTO, Auto
 

@@ -8,9 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eulerlora_contract.answers import Disposition, ShownResult, TriageResult, WarningCode
-from eulerlora_contract.policy.policy import FAILED, TriageStatus, urgency
-from eulerlora_contract.policy.results import NOT_ASSESSED, TITLES
+from eulerlora_clinic.policy.results import NOT_ASSESSED, TITLES
+from eulerlora_contract.answers import (
+    FAILED,
+    Disposition,
+    ShownResult,
+    TriageResult,
+    TriageStatus,
+    WarningCode,
+    urgency,
+)
 
 
 @dataclass(frozen=True)

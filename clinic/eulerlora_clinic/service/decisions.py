@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from eulerlora_clinic.audit.file import DECISION
 from eulerlora_clinic.audit.log import AuditLog
+from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.service.metrics import ClinicMetrics
 from eulerlora_contract.answers import UNDO, RecordedDecision
-from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.problems import (
     AuditUnavailable,
     DeadlinePassed,

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from eulerlora_clinic.audit.log import SECRET_VARIABLE, AuditEntry, AuditLog, read_secret
+from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, read_policy
 from eulerlora_clinic.service.decisions import DECISIONS_PATH, MAX_DECISION_BYTES, decision_routes
 from eulerlora_clinic.service.fhir import FHIR, FHIR_JSON
 from eulerlora_clinic.service.metrics import ClinicMetrics
@@ -24,7 +25,6 @@ from eulerlora_clinic.service.triage import (
     triage_routes,
 )
 from eulerlora_contract.answers import PredictionWarning, TriageResult
-from eulerlora_contract.policy.policy import Decision, Policy, default_policy, read_policy
 from eulerlora_contract.processes import forget_variable
 from service.extensions import AnsweredImage, Extension, Service
 from service.inference.engine import ServedModel, ServedModels

@@ -12,6 +12,8 @@ from pathlib import PurePath
 
 from jinja2 import Environment, StrictUndefined
 
+from eulerlora_clinic.policy import results as texts
+from eulerlora_clinic.policy.policy import MeasuredEvidence, Policy, default_policy
 from eulerlora_contract.image_formats import (
     DICOM,
     KEPT_PNG_CHUNKS,
@@ -20,8 +22,6 @@ from eulerlora_contract.image_formats import (
     KINDS,
     SNIFFED_BYTES,
 )
-from eulerlora_contract.policy import results as texts
-from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_policy
 from service.routes.files import INDEX, TYPES_BY_EXTENSION, PageFile
 
 SCRIPT, STYLE = "page.js", "page.css"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from eulerlora.model import EulerLoRA
-from eulerlora_client.monitoring import EventRate, ShiftMonitor
+from eulerlora_clinic.monitoring import EventRate, ShiftMonitor
 from eulerlora_contract.answers import ModelShift, Prediction, PredictionWarning, WarningCode
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.sampling import AUTO, Auto

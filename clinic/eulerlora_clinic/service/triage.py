@@ -9,14 +9,15 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field, create_model
 
 from eulerlora.sampling.adaptive import StoppingRule
+from eulerlora_clinic.policy.policy import Policy, default_sampling
+from eulerlora_clinic.policy.results import lesion_results, policy_description, triage_result
 from eulerlora_contract.answers import (
     ImageQuality,
     PolicyDescription,
     TriageBatch,
     TriageResult,
+    urgency,
 )
-from eulerlora_contract.policy.policy import Policy, default_sampling, urgency
-from eulerlora_contract.policy.results import lesion_results, policy_description, triage_result
 from eulerlora_contract.problems import InvalidParameter, NotAcceptable, PolicyNotApplicable
 from eulerlora_contract.queries import (
     PredictQuery,

@@ -18,7 +18,7 @@ from eulerlora_clinic.audit import file as audit_file
 from eulerlora_clinic.audit import log as audit_log
 from eulerlora_clinic.audit.file import AuditFile
 from eulerlora_clinic.audit.log import AuditLog, image_hash
-from eulerlora_contract.policy import policy
+from eulerlora_clinic.policy import policy
 from eulerlora_contract.problems import AuditUnavailable
 from tests.full_disk import file_size_limit
 

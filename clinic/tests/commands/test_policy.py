@@ -20,16 +20,16 @@ from eulerlora_clinic.commands.policy import (
     promise_of,
     show_command,
 )
-from eulerlora_contract import program
-from eulerlora_contract.answers import Disposition, Reason
-from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
-from eulerlora_contract.policy.policy import (
+from eulerlora_clinic.policy.policy import (
     Decision,
     default_policy,
     default_policy_text,
     parse_policy,
 )
-from eulerlora_contract.policy.results import UNKNOWN, performance
+from eulerlora_clinic.policy.results import UNKNOWN, performance
+from eulerlora_contract import program
+from eulerlora_contract.answers import Disposition, Reason
+from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
 
 
 def test_show_prints_the_packaged_policy_unchanged() -> None:

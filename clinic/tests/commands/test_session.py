@@ -12,10 +12,10 @@ from clinic.tests.runs import decided
 from clinic.tests.triage_rows import failed
 from eulerlora_client.client import TriageOptions
 from eulerlora_clinic.commands.session import Session, print_table, summary, triage
+from eulerlora_clinic.policy.policy import Policy
+from eulerlora_clinic.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_clinic.report.ranking import TriageRow, ranked
 from eulerlora_contract.answers import Disposition, Reason, TriageResult
-from eulerlora_contract.policy.policy import Policy
-from eulerlora_contract.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_contract.problems import Overloaded, Problem, Unreachable
 from tests.eulerlora_client.runs import mel_policy, random_png, result_of
 

@@ -15,10 +15,10 @@ import pytest
 from clinic.tests.runs import policy_reply, triage
 from eulerlora_client.client import TriageClient
 from eulerlora_clinic.commands.triage import decide_command, triage_command
+from eulerlora_clinic.policy.policy import default_policy_text
+from eulerlora_clinic.policy.results import WARNING
 from eulerlora_contract import program as program_module
 from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult
-from eulerlora_contract.policy.policy import default_policy_text
-from eulerlora_contract.policy.results import WARNING
 from tests.eulerlora_client.conftest import ScriptedServer, problem_reply
 from tests.eulerlora_client.runs import (
     DETAILS,

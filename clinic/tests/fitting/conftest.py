@@ -13,7 +13,7 @@ from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.scores.ood_scores import SHRINKAGE, fit_feature_statistics
 from eulerlora_clinic.fitting.policy import PolicyFile
 from eulerlora_clinic.fitting.site import SiteSettings
-from eulerlora_contract.policy.policy import default_policy_text, parse_policy
+from eulerlora_clinic.policy.policy import default_policy_text, parse_policy
 from tests.conftest import CLASSES, THRESHOLDS, config_of, random_network
 from training.calibration.thresholds import CoverageSettings
 

@@ -35,10 +35,7 @@ from eulerlora_clinic.fitting.policy import (
     score_images,
     urgent_sample_size,
 )
-from eulerlora_contract.answers import Disposition, Reason
-from eulerlora_contract.checkpoints import TargetClasses, Unit
-from eulerlora_contract.errors import DataError
-from eulerlora_contract.policy.policy import (
+from eulerlora_clinic.policy.policy import (
     Evidence,
     FitEvidence,
     IntervalEvidence,
@@ -47,6 +44,9 @@ from eulerlora_contract.policy.policy import (
     default_policy_text,
     read_policy,
 )
+from eulerlora_contract.answers import Disposition, Reason
+from eulerlora_contract.checkpoints import TargetClasses, Unit
+from eulerlora_contract.errors import DataError
 from tests.conftest import MARGINS
 from tests.training.conftest import list_images, units_of
 from training.data.images import LabelledImage

@@ -10,8 +10,8 @@ from PIL import Image
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_clinic.fitting.commands import policy_fit_command
+from eulerlora_clinic.policy.policy import default_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName, TargetClasses
-from eulerlora_contract.policy.policy import default_policy, read_policy
 from tests.conftest import THRESHOLDS, config_of, random_network
 
 TRAINING_IMAGES = {"bkl": 20, "mel": 120, "nv": 20}  # of which a tenth is for calibration

@@ -32,9 +32,9 @@ from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from eulerlora_clinic.fitting.commands import site_command
 from eulerlora_clinic.fitting.policy import PolicyFile
 from eulerlora_clinic.fitting.site import SiteReport, calibrate_site, fit_offset, split_images
+from eulerlora_clinic.policy.policy import parse_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
-from eulerlora_contract.policy.policy import parse_policy, read_policy
 from tests.conftest import MARGINS
 from tests.training.conftest import units_of, write_training_images
 from training.calibration.calibrate import calibrate

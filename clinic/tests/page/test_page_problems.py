@@ -8,7 +8,7 @@ import pytest
 
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import IRREGULAR, file_of, fractal, lesion, lesion_image, upload
-from eulerlora_contract.policy.results import REASONS, TITLES
+from eulerlora_clinic.policy.results import REASONS, TITLES
 from service.auth.keys import write_clients
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving

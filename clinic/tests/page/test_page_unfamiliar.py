@@ -6,7 +6,7 @@ import pytest
 
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import EVEN, fractal, lesion
-from eulerlora_contract.policy.results import REASONS, TITLES
+from eulerlora_clinic.policy.results import REASONS, TITLES
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 

@@ -11,7 +11,7 @@ import pytest
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import EVEN, lesion
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
-from eulerlora_contract.policy.policy import default_policy
+from eulerlora_clinic.policy.policy import default_policy
 
 pytestmark = pytest.mark.browser
 

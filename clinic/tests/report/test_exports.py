@@ -11,12 +11,12 @@ import pytest
 
 from clinic.tests.runs import decided
 from clinic.tests.triage_rows import UNFAMILIAR, failed
+from eulerlora_clinic.policy.results import NOT_FITTED
+from eulerlora_clinic.policy.results import decided as decided_again
 from eulerlora_clinic.report.exports import COLUMNS, Outputs, write_csv, write_json_lines
 from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract.answers import Disposition, Prediction, Reason
 from eulerlora_contract.errors import OutputPathError
-from eulerlora_contract.policy.results import NOT_FITTED
-from eulerlora_contract.policy.results import decided as decided_again
 from tests.eulerlora_client.runs import mel_policy
 
 ROWS = [

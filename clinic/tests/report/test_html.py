@@ -29,6 +29,9 @@ from clinic.tests.triage_rows import (
     rows_of_all_kinds,
     triaged,
 )
+from eulerlora_clinic.policy import results as wording
+from eulerlora_clinic.policy.policy import Policy, default_policy
+from eulerlora_clinic.policy.results import UNKNOWN, performance
 from eulerlora_clinic.report.html import (
     class_bars,
     counts_by_settings,
@@ -40,9 +43,6 @@ from eulerlora_clinic.report.html import (
 )
 from eulerlora_clinic.report.ranking import TriageRow, ranked
 from eulerlora_contract.answers import OodScore, Prediction, Reason, TriageResult
-from eulerlora_contract.policy import results as wording
-from eulerlora_contract.policy.policy import Policy, default_policy
-from eulerlora_contract.policy.results import UNKNOWN, performance
 from eulerlora_contract.printable import NO_BREAK, printable
 
 CREATED_AT = datetime(2026, 11, 21, 15, 4, tzinfo=UTC)

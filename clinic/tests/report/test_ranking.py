@@ -16,9 +16,9 @@ from clinic.tests.triage_rows import (
     passes,
     triaged,
 )
+from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.report.ranking import TriageRow, first_of_lesions, ranked, with_lesions
 from eulerlora_contract.answers import Disposition, Prediction
-from eulerlora_contract.policy.policy import Policy
 
 
 @pytest.fixture(scope="module")

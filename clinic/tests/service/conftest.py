@@ -6,8 +6,8 @@ from fastapi import FastAPI
 
 from eulerlora.model import EulerLoRA
 from eulerlora_clinic.audit.log import AuditLog
+from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.service.extension import Clinic
-from eulerlora_contract.policy.policy import Policy
 from service.extensions import load_extensions
 from service.inference.engine import ServedModel
 from tests.service import conftest as core

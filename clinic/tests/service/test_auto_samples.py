@@ -11,8 +11,8 @@ from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins, StoppingR
 from eulerlora.scores.ood_scores import FlaggedScore
 from eulerlora.scores.trajectories import Summary
 from eulerlora.scores.uncertainty import Variance
+from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_contract.answers import Reason
-from eulerlora_contract.policy.policy import default_policy
 from tests.eulerlora_contract.policy_inputs import GOOD
 
 CLASSES = ("nv", "mel", "bcc", "akiec")

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from clinic.tests.audit_entries import SECRET, verified
 from clinic.tests.service.conftest import app_of
-from eulerlora_client.monitoring import read_logs
 from eulerlora_clinic.audit.log import AuditLog
+from eulerlora_clinic.monitoring import read_logs
 from eulerlora_contract.answers import UNDO, Disposition
 from eulerlora_contract.queries import Decided
 from service.auth.keys import Keys, write_clients

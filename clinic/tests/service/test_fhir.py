@@ -18,11 +18,11 @@ from starlette.testclient import TestClient
 
 from clinic.tests.service.conftest import app_of
 from eulerlora.model import EulerLoRA
+from eulerlora_clinic.policy.policy import default_policy
+from eulerlora_clinic.policy.results import WARNING
 from eulerlora_clinic.service.fhir import FHIR_JSON, FHIR_VERSIONS, SCHEMA, triage_bundle
 from eulerlora_clinic.service.triage import chosen_media_type
 from eulerlora_contract.answers import Reason, TriageResult
-from eulerlora_contract.policy.policy import default_policy
-from eulerlora_contract.policy.results import WARNING
 from eulerlora_contract.problems import NotAcceptable
 from service.http.responses import JSON
 from service.inference.engine import ServedModel

@@ -8,13 +8,13 @@ from importlib.resources import files
 
 import pytest
 
+from eulerlora_clinic.policy.policy import Policy, default_policy
+from eulerlora_clinic.policy.results import UNKNOWN, not_established, performance
 from eulerlora_clinic.service.page import (
     data_name,
     measured_rows,
     page_files,
 )
-from eulerlora_contract.policy.policy import Policy, default_policy
-from eulerlora_contract.policy.results import UNKNOWN, not_established, performance
 from service.routes.files import PageFile, documentation_files
 
 POLICY = default_policy()

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 from clinic.tests.service.conftest import app_of
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_contract.checkpoints import ClassName
-from eulerlora_contract.policy.policy import default_policy
 from service.inference.engine import ServedModel
 from tests.conftest import MARGINS, THRESHOLDS
 from tests.server_process import END_S, wait_until

@@ -7,7 +7,7 @@ import torch
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.monitoring import EventRate
+from eulerlora_clinic.monitoring import EventRate
 from eulerlora_clinic.service.shift_monitor import ExpectedRates, ShiftMonitors
 from eulerlora_contract.answers import OodScore, OodScores, Prediction
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold, Tolerance

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.model import EulerLoRA
-from eulerlora_client.monitoring import ShiftMonitor
+from eulerlora_clinic.monitoring import ShiftMonitor
 from eulerlora_clinic.service.shift_monitor import FEATURE_DISTANCE, MSP, ExpectedRates
 from training.data.datasets import checkpoint_dataset, read_ood_set
 from training.data.images import LabelledImage

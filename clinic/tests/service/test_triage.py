@@ -18,11 +18,11 @@ from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_clinic.audit.log import AuditLog
+from eulerlora_clinic.policy.policy import Policy, default_policy, policy_of
+from eulerlora_clinic.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
 from eulerlora_contract.answers import PolicyDescription, Reason
 from eulerlora_contract.checkpoints import ClassName, ScoreThreshold
-from eulerlora_contract.policy.policy import Policy, default_policy, policy_of
-from eulerlora_contract.policy.quality import measure_quality
-from eulerlora_contract.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
+from eulerlora_contract.quality import measure_quality
 from service.http.responses import rounded
 from tests.conftest import THRESHOLDS, TINY_BACKBONE
 from tests.service.conftest import encoded

@@ -4,7 +4,7 @@ import pytest
 from PIL import ExifTags, Image, ImageOps
 
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.policy.quality import measure_quality
+from eulerlora_contract.quality import measure_quality
 from service.decoding.decode import Declared
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.worker import run_job

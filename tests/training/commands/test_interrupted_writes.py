@@ -26,9 +26,9 @@ from eulerlora.checkpoint.files import (
     write_card,
 )
 from eulerlora.checkpoint.weights import BACKBONE_FILE, load_backbone, tensors_sha256
+from eulerlora_clinic.policy.policy import default_policy_text
 from eulerlora_contract.errors import CheckpointError
 from eulerlora_contract.output_files import atomic_write, check_free
-from eulerlora_contract.policy.policy import default_policy_text
 from tests.program import run, succeed
 from tests.training.conftest import set_options, write_recipe
 from training.adaptation.train import state_file

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from eulerlora_client.monitoring import (
+from eulerlora_clinic.monitoring import (
     BLOCK,
     PICTURES_PER_FALSE_ALARM,
     EventRate,

@@ -6,24 +6,7 @@ The texts are the same in responses, on the page, in reports, on the terminal an
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from eulerlora_contract.answers import (
-    Disposition,
-    DispositionText,
-    ImageQuality,
-    LesionResult,
-    PolicyDescription,
-    PolicyPerformance,
-    PolicyReference,
-    Prediction,
-    Reason,
-    TargetGroup,
-    TriageReason,
-    TriageResult,
-)
-from eulerlora_contract.checkpoints import TargetClasses, Unit
-from eulerlora_contract.policy.policy import (
-    BY_URGENCY,
-    FAILED,
+from eulerlora_clinic.policy.policy import (
     RULES,
     Decision,
     Evidence,
@@ -37,8 +20,25 @@ from eulerlora_contract.policy.policy import (
     ThresholdEvidence,
     UrgentEvidence,
     default_sampling,
-    urgency,
 )
+from eulerlora_contract.answers import (
+    BY_URGENCY,
+    FAILED,
+    Disposition,
+    DispositionText,
+    ImageQuality,
+    LesionResult,
+    PolicyDescription,
+    PolicyPerformance,
+    PolicyReference,
+    Prediction,
+    Reason,
+    TargetGroup,
+    TriageReason,
+    TriageResult,
+    most_urgent,
+)
+from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.printable import markdown_table
 
 WARNING = (
@@ -229,24 +229,6 @@ def triage_result(
         class_names=dict(class_names),
         **item,
     )
-
-
-def most_urgent(answers: Sequence[TriageResult | None]) -> int:
-    """The position of the answer that decides about a lesion.
-
-    Of the equally urgent ones, it is the one with the highest target probability.
-
-    Args:
-        answers: To its images; None for an image without a result. At least one.
-    """
-
-    def rank(answer: TriageResult | None) -> tuple[int, float]:
-        if answer is None:
-            return urgency(FAILED), 0.0
-        return urgency(answer.disposition), answer.target.probability
-
-    ranks = [rank(answer) for answer in answers]
-    return ranks.index(max(ranks))
 
 
 def lesion_results(

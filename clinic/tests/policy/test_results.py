@@ -4,11 +4,8 @@ from typing import Any
 
 import pytest
 
-from eulerlora_contract.answers import FIGURES, Disposition, Prediction, Reason, shown_fields
-from eulerlora_contract.checkpoints import Unit
-from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.policy.policy import Decision, Policy, default_policy, dispositions
-from eulerlora_contract.policy.results import (
+from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, dispositions
+from eulerlora_clinic.policy.results import (
     PATHWAYS,
     UNIT_NOTES,
     Performance,
@@ -17,6 +14,9 @@ from eulerlora_contract.policy.results import (
     performance,
     triage_result,
 )
+from eulerlora_contract.answers import FIGURES, Disposition, Prediction, Reason, shown_fields
+from eulerlora_contract.checkpoints import Unit
+from eulerlora_contract.errors import SettingsError
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
 
 

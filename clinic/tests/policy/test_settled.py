@@ -1,8 +1,8 @@
 """When the disposition of a policy is settled in a round of `samples=auto`."""
 
 from eulerlora.sampling.adaptive import StoppingRule, log_odds
+from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_contract.answers import Reason
-from eulerlora_contract.policy.policy import Policy, default_policy
 from tests.eulerlora.sampling.test_adaptive import ROWS, SUMMARY, ends, trajectories_of
 
 

@@ -14,14 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eulerlora_contract.answers import (
-    Disposition,
-    ImageQuality,
-    Prediction,
-    Reason,
-)
-from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.policy.policy import (
+from eulerlora_clinic.policy.policy import (
     Evidence,
     PolicyError,
     default_policy,
@@ -32,6 +25,13 @@ from eulerlora_contract.policy.policy import (
     policy_of,
     read_policy,
 )
+from eulerlora_contract.answers import (
+    Disposition,
+    ImageQuality,
+    Prediction,
+    Reason,
+)
+from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import DEFAULT_SAMPLES
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
 

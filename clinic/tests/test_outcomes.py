@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.monitoring import (
+from eulerlora_clinic.monitoring import (
     LesionOutcome,
     Outcome,
     Promise,

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import beta, binom
 
-from eulerlora_client.monitoring import (
+from eulerlora_clinic.monitoring import (
     STAKES,
     ChangeTest,
     calibration_upper_bound,

@@ -45,23 +45,6 @@ from eulerlora_contract.settings import (
     validated,
 )
 
-FAILED: Literal["failed"] = "failed"
-"""The status of a file without a disposition."""
-
-TriageStatus = Disposition | Literal["failed"]
-
-BY_URGENCY: tuple[TriageStatus, ...] = (
-    Disposition.ROUTINE, FAILED, Disposition.RETAKE, Disposition.REFER, Disposition.UNFAMILIAR,
-    Disposition.URGENT,
-)  # fmt: skip
-"""The least urgent first. A failed file may show anything, so it is above routine ones."""
-
-
-def urgency(status: TriageStatus) -> int:
-    """The rank of a status: 0 for routine, higher is more urgent."""
-    return BY_URGENCY.index(status)
-
-
 RULES: Mapping[Disposition, tuple[Reason, ...]] = {
     Disposition.URGENT: (Reason.TARGET_CLASSES,),
     Disposition.UNFAMILIAR: (Reason.UNFAMILIAR,),
@@ -119,7 +102,7 @@ class QualityRules(Settings):
         too_bright: Mean luma, 0 to 1.
         too_dark_share: Share of clipped pixels.
         too_bright_share: Share of clipped pixels.
-        blurred: Variance of the Laplacian, at most (`eulerlora_contract.policy.quality`).
+        blurred: Variance of the Laplacian, at most (`eulerlora_contract.quality`).
     """
 
     too_small_px: Count
@@ -552,7 +535,7 @@ def default_policy() -> Policy:
 
 def default_policy_text() -> str:
     """The text of the packaged policy file."""
-    return files("eulerlora_contract.policy").joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
+    return files("eulerlora_clinic.policy").joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
 
 
 def read_policy(path: Path) -> Policy:

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 from scipy import ndimage
 
+from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_contract.answers import Reason
-from eulerlora_contract.policy.policy import default_policy
-from eulerlora_contract.policy.quality import has_frame, laplacian_variance, measure_quality
+from eulerlora_contract.quality import has_frame, laplacian_variance, measure_quality
 from tests.eulerlora_contract.policy_inputs import make_prediction
 
 STEP = 40
