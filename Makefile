@@ -162,7 +162,8 @@ $(DOCS): $(TESTS) $(DOCS_LOCK)
 # its newest version.
 UPGRADE ?=
 COMPILE := $(UV) pip compile --quiet $(UPGRADE) --python-version 3.11 --generate-hashes \
-  --custom-compile-command "make lock" --no-emit-package eulerlora-client --no-emit-package eulerlora-contract
+  --custom-compile-command "make lock" $(foreach name,contract client clinic lab,--no-emit-package eulerlora-$(name)) \
+  --no-emit-package eulerlora
 COMPILE_PROJECT := $(COMPILE) --group pyproject.toml:build
 
 $(UV): $(UV_LOCK)
@@ -173,13 +174,15 @@ $(UV): $(UV_LOCK)
 
 .PHONY: lock
 lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
-	$(COMPILE_PROJECT) --extra serve --extra hub --extra dicom --extra signing --output-file $(SERVE_LOCK) pyproject.toml
+	$(COMPILE_PROJECT) --extra serve --extra hub --extra dicom --extra signing \
+	  --output-file $(SERVE_LOCK) pyproject.toml clinic/pyproject.toml
 	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
 	  eulerlora_client/pyproject.toml
 	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) \
-	  pyproject.toml eulerlora_client/pyproject.toml
+	  pyproject.toml clinic/pyproject.toml
 	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra all \
-	  --group pyproject.toml:development --output-file $(TEST_LOCK) pyproject.toml
+	  --group pyproject.toml:development --output-file $(TEST_LOCK) pyproject.toml clinic/pyproject.toml \
+	  lab/pyproject.toml
 	$(COMPILE) --constraint $(TEST_LOCK) --group pyproject.toml:docs --output-file $(DOCS_LOCK)
 	echo "cyclonedx-bom>=7" | $(COMPILE) --output-file $(SBOM_LOCK) -
 	echo "uv>=0.8" | $(COMPILE) --output-file $(UV_LOCK) -
