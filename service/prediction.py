@@ -38,8 +38,8 @@ from eulerlora_contract.problems import (
 )
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import AUTO
-from service.decoding.decode import estimated_s, header_of
 from service.decoding.dicom import is_dicom
+from service.decoding.formats import estimated_s, header_of
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingSlots

@@ -21,8 +21,8 @@ from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import ImageQuality, PredictionWarning, WarningCode
 from eulerlora_contract.problems import Problem, UnsupportedMedia, UnusableImage
 from eulerlora_contract.settings import Settings
-from service.decoding.decode import Declared
 from service.decoding.details import Detail
+from service.decoding.formats import Declared
 
 HEADER = struct.Struct("!IQ")
 """Bytes of the JSON object, and of what follows it."""

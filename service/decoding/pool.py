@@ -30,8 +30,8 @@ from PIL import Image
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import NotReady, Problem, UnusableImage
-from service.decoding.decode import Declared
 from service.decoding.fork_server import FORK_SERVER, NUMBER, START_TIMEOUT_S, ForkServer
+from service.decoding.formats import Declared
 from service.decoding.messages import (
     HEADER,
     MAX_FIELDS_BYTES,

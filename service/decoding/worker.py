@@ -29,9 +29,10 @@ from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from eulerlora_contract.quality import has_frame, measure_quality
 from service.decoding import dicom, sandbox
-from service.decoding.decode import Declared, decode
+from service.decoding.decode import decode
 from service.decoding.details import Detail
 from service.decoding.fork_server import MAX_REQUEST_BYTES, NUMBER
+from service.decoding.formats import Declared
 from service.decoding.messages import (
     HEADER,
     DecodedInput,

@@ -30,7 +30,7 @@ from eulerlora_contract.problems import (
     Problem,
     UnsupportedMedia,
 )
-from service.decoding.decode import ALL_MEDIA_TYPES, NEUTRAL, Declared, without_parameters
+from service.decoding.formats import ALL_MEDIA_TYPES, NEUTRAL, Declared, without_parameters
 
 FILE_PART = "file"
 FILES_PART = "files"

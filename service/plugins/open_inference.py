@@ -33,7 +33,7 @@ from eulerlora_contract.problems import (
 )
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.settings import Count, error_without_input
-from service.decoding.decode import Declared, without_parameters
+from service.decoding.formats import Declared, without_parameters
 from service.extensions import Extension, Service
 from service.http.requests import Upload, query_errors
 from service.http.responses import JSON, json_response, rounded

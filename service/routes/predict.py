@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from eulerlora_contract.answers import Embedding, Prediction, PredictionBatch
 from eulerlora_contract.queries import EmbedQuery, PredictQuery
-from service.decoding.decode import MEDIA_TYPES
+from service.decoding.formats import MEDIA_TYPES
 from service.http.requests import FILE_PART, FILES_PART, StrictQueryRoute
 from service.http.responses import batch_response, json_response
 from service.prediction import Features, Pipeline

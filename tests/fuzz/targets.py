@@ -31,7 +31,8 @@ from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
 from eulerlora_contract.image_formats import PNG_SIGNATURE, png_chunk
 from eulerlora_contract.problems import Problem
 from service.auth.keys import read_clients
-from service.decoding.decode import Declared, decode
+from service.decoding.decode import decode
+from service.decoding.formats import Declared
 from service.decoding.messages import (
     HEADER,
     DecodeJob,

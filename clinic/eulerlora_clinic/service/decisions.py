@@ -24,7 +24,7 @@ from eulerlora_contract.problems import (
     UploadTooSlow,
 )
 from eulerlora_contract.queries import DecisionRequest, NoQuery
-from service.decoding.decode import without_parameters
+from service.decoding.formats import without_parameters
 from service.fair_sharing import ClientTurns
 from service.http.requests import StrictQueryRoute, query_errors, while_connected
 from service.http.responses import JSON, json_response

@@ -15,7 +15,8 @@ from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.errors import ImageError
 from eulerlora_contract.image_formats import sniff
 from eulerlora_contract.problems import Problem, UnsupportedMedia, UnusableImage
-from service.decoding.decode import MEDIA_TYPES, Declared, decode
+from service.decoding.decode import decode
+from service.decoding.formats import MEDIA_TYPES, Declared
 from service.settings import ImageSettings
 from tests.damaged_images import contradictory_images
 from tests.icc_profiles import DISPLAY_P3, rgb_profile

@@ -8,8 +8,9 @@ from PIL import Image
 from pydantic import ValidationError
 
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
-from service.decoding.decode import Declared, decode
+from service.decoding.decode import decode
 from service.decoding.details import SENTENCES, Detail
+from service.decoding.formats import Declared
 from service.settings import ImageSettings
 from tests.damaged_images import contradictory_images
 from tests.service.decoding.test_sandbox import image_files

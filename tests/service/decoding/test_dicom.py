@@ -14,7 +14,8 @@ from starlette.testclient import TestClient
 
 from eulerlora_contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding import dicom
-from service.decoding.decode import Declared, decode, estimated_s, header_of
+from service.decoding.decode import decode
+from service.decoding.formats import Declared, estimated_s, header_of
 from service.settings import ImageSettings
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.service.conftest import app_of, encoded

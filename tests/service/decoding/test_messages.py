@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from eulerlora.settings import Preprocessing
-from service.decoding.decode import Declared
 from service.decoding.details import SENTENCES, Detail
+from service.decoding.formats import Declared
 from service.decoding.messages import (
     HEADER,
     MAX_FIELDS_BYTES,

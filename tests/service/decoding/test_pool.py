@@ -21,8 +21,9 @@ from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.problems import NotReady, UnusableImage
 from service.decoding import pool
-from service.decoding.decode import Declared, decode
+from service.decoding.decode import decode
 from service.decoding.fork_server import NUMBER, ForkServer
+from service.decoding.formats import Declared
 from service.decoding.messages import DecodedInput, DecodeJob, job_message
 from service.decoding.pool import DecoderPool, DecodingProcess
 from service.settings import DecodingSettings, ImageSettings
@@ -327,7 +328,7 @@ def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
 
 PROGRAM = """
 import asyncio, os, sys
-from service.decoding.decode import Declared
+from service.decoding.formats import Declared
 from service.decoding.pool import DecoderPool, DecodingSettings
 from service.settings import ImageSettings
 

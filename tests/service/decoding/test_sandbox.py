@@ -16,8 +16,8 @@ from PIL import ExifTags, Image
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import UnusableImage
-from service.decoding.decode import Declared
 from service.decoding.fork_server import FORK_SERVER, ForkServer
+from service.decoding.formats import Declared
 from service.decoding.messages import DecodedInput, DecodeJob, Failure
 from service.decoding.pool import DecoderPool, DecodingProcess
 from service.decoding.sandbox import MECHANISMS

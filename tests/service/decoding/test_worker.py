@@ -5,7 +5,7 @@ from PIL import ExifTags, Image, ImageOps
 
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.quality import measure_quality
-from service.decoding.decode import Declared
+from service.decoding.formats import Declared
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.worker import run_job
 from service.settings import ImageSettings

@@ -9,7 +9,7 @@ from types import FrameType
 import pytest
 
 from eulerlora_contract.problems import MalformedBody
-from service.decoding.decode import Declared
+from service.decoding.formats import Declared
 from service.http.requests import Upload
 from tests.service.http.test_requests import (
     BOUNDARY,

@@ -15,7 +15,7 @@ from eulerlora_contract.problems import (
     Problem,
     UnsupportedMedia,
 )
-from service.decoding.decode import Declared
+from service.decoding.formats import Declared
 from service.http.requests import MAX_PARTS, Upload, read_file, read_files, while_connected
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,82 @@
+"""Upload formats: media types, headers, and the estimated time to decode a file.
+
+No pixel is decoded here: the service imports this module, and decoders alone the next one
+(`service.decoding.decode`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from eulerlora_contract.errors import ImageError, UnsupportedImageError
+from eulerlora_contract.image_formats import Format, ImageHeader, read_header
+from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
+from service.decoding import dicom
+from service.settings import ImageSettings
+
+MEDIA_TYPES: dict[str, Format] = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
+ALL_MEDIA_TYPES: dict[str, Format] = {**MEDIA_TYPES, dicom.MEDIA_TYPE: "DICOM"}
+_EXTENSIONS: dict[str, Format] = {
+    dicom.EXTENSION: "DICOM",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".png": "PNG",
+    ".webp": "WEBP",
+}
+NEUTRAL = {"", "application/octet-stream"}
+"""Media types that name no format."""
+
+_CPU_S_PER_MEGAPIXEL = {"JPEG": 0.004, "PNG": 0.03, "WEBP": 0.035, "DICOM": 0.05}
+_PROGRESSIVE_CPU_S_PER_MEGAPIXEL = 0.012
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The media type and file name that the client sent, if any."""
+
+    media_type: str | None = None
+    filename: str | None = None
+
+    def disagrees(self, file_format: Format) -> bool:
+        """True if the media type or the extension belongs to another format."""
+        media_type = without_parameters(self.media_type or "")
+        extension = PurePath(self.filename or "").suffix.lower()
+        return (media_type not in NEUTRAL and ALL_MEDIA_TYPES.get(media_type) != file_format) or (
+            extension != "" and _EXTENSIONS.get(extension) != file_format
+        )
+
+
+def without_parameters(media_type: str) -> str:
+    """A media type in lower case, without its parameters."""
+    return media_type.partition(";")[0].strip().lower()
+
+
+def estimated_s(header: ImageHeader) -> float:
+    """The estimated CPU seconds of a decode: the mean of photographs, one core of 2023."""
+    rate = _CPU_S_PER_MEGAPIXEL[header.format]
+    if header.is_progressive:
+        rate = _PROGRESSIVE_CPU_S_PER_MEGAPIXEL
+    return rate * header.pixels / 1e6
+
+
+def header_of(data: bytes, limits: ImageSettings) -> ImageHeader:
+    """The header of an image file, or of a DICOM file if the limits allow them.
+
+    Raises UnsupportedMedia and UnusableImage.
+    """
+    with image_problems():
+        if limits.dicom and dicom.is_dicom(data):
+            return dicom.read_dicom_header(data, limits)
+        return read_header(data, limits)
+
+
+@contextmanager
+def image_problems() -> Iterator[None]:
+    """Raises the errors of images as problems of the request."""
+    try:
+        yield
+    except UnsupportedImageError as error:
+        raise UnsupportedMedia(str(error)) from error
+    except ImageError as error:
+        raise UnusableImage(str(error)) from error
