@@ -94,6 +94,8 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     Environment variables EULERLORA_SERVE_* set the limits; docs/reference/settings.md lists them.
     SIGHUP reloads the checkpoints.
     """
+    import starlette  # noqa: F401, PLC0415 - without the extra `serve`, fails before a process starts
+
     protect_stderr()
     configure_openmp()
     for number in (signal.SIGTERM, signal.SIGINT):  # until the server installs its handlers

@@ -148,6 +148,15 @@ def refusal() -> Iterator[Callable[..., tuple[int, str]]]:
         signal.signal(number, handler)
 
 
+def test_a_service_without_its_extra_starts_no_process(
+    monkeypatch: pytest.MonkeyPatch, refusal
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setattr(FORK_SERVER, "start", lambda: pytest.fail("a process was started"))
+    status, line = refusal()
+    assert (status, line.endswith("pip install 'eulerlora[serve]'")) == (1, True)
+
+
 def test_a_port_in_use_is_one_line_and_status_1(checkpoint_folder: Path, refusal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         status, line = refusal(checkpoint_folder, "--port", str(taken.getsockname()[1]))
