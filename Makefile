@@ -210,29 +210,21 @@ dist: $(UV) ## build the wheels of all distributions and the sources of `eulerlo
 	$(BUILD) --wheel clinic
 	$(BUILD) --wheel lab
 
+# $(call check_wheels,NAME,WHEELS): installs wheels in a clean environment build/NAME, and uses them.
+check_wheels = $(UV) venv --quiet --clear --python $(PYTHON) build/$(1) && \
+  $(UV) pip install --quiet --python build/$(1) $(2) && build/$(1)/bin/python -I deploy/wheel_test.py $(1)
+wheel_with = "$$(echo dist/$(1)-*.whl)[$(2)]"
+CONTRACT_WHEEL := dist/eulerlora_contract-*.whl
+CLIENT_WHEELS := $(CONTRACT_WHEEL) dist/eulerlora_client-*.whl
+
 .PHONY: test-dist
-test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client, the method, the service, the clinic, the laboratory
-	$(UV) venv --quiet --clear --python $(PYTHON) build/client
-	$(UV) pip install --quiet --python build/client dist/eulerlora_contract-*.whl \
-	  dist/eulerlora_client-*.whl
-	cd build && client/bin/python -c "from eulerlora_client import TriageClient" \
-	  && ! client/bin/python -c "import torch"
-	$(UV) venv --quiet --clear --python $(PYTHON) build/core
-	$(UV) pip install --quiet --python build/core dist/eulerlora_contract-*.whl dist/eulerlora-*.whl
-	cd build && core/bin/eulerlora predict --help >/dev/null && core/bin/python -c "from eulerlora import adapt" \
-	  && ! core/bin/python -c "import httpx" && ! core/bin/python -c "import tqdm"
-	$(UV) venv --quiet --clear --python $(PYTHON) build/service
-	$(UV) pip install --quiet --python build/service dist/eulerlora_contract-*.whl \
-	  "$$(echo dist/eulerlora-*.whl)[serve]"
-	cd build && service/bin/eulerlora serve --help >/dev/null
-	$(UV) venv --quiet --clear --python $(PYTHON) build/clinic
-	$(UV) pip install --quiet --python build/clinic dist/eulerlora_contract-*.whl dist/eulerlora_client-*.whl \
-	  dist/eulerlora-*.whl "$$(echo dist/eulerlora_clinic-*.whl)[serve,train]"
-	cd build && clinic/bin/eulerlora site fit --help >/dev/null && clinic/bin/eulerlora demo
-	$(UV) venv --quiet --clear --python $(PYTHON) build/lab
-	$(UV) pip install --quiet --python build/lab dist/eulerlora_contract-*.whl dist/eulerlora_client-*.whl \
-	  dist/eulerlora-*.whl dist/eulerlora_clinic-*.whl dist/eulerlora_lab-*.whl
-	cd build && lab/bin/eulerlora reproduce --help >/dev/null
+test-dist: $(UV) ## use the wheels in dist/ in clean environments: client, method, service, clinic, site fit, laboratory
+	$(call check_wheels,client,$(CLIENT_WHEELS))
+	$(call check_wheels,core,$(CONTRACT_WHEEL) dist/eulerlora-*.whl)
+	$(call check_wheels,service,$(CONTRACT_WHEEL) $(call wheel_with,eulerlora,serve))
+	$(call check_wheels,clinic,$(CLIENT_WHEELS) dist/eulerlora-*.whl $(call wheel_with,eulerlora_clinic,serve))
+	$(call check_wheels,site,$(CLIENT_WHEELS) dist/eulerlora-*.whl $(call wheel_with,eulerlora_clinic,train))
+	$(call check_wheels,lab,$(CLIENT_WHEELS) dist/eulerlora-*.whl dist/eulerlora_clinic-*.whl dist/eulerlora_lab-*.whl)
 
 .PHONY: sbom
 sbom: test-dist ## list the packages that the wheels install with the service, as CycloneDX

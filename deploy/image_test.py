@@ -64,7 +64,13 @@ COMPILER = re.compile(
 )
 LIBRARY_TO_LINK = re.compile(r"\.(a|bc)$")
 SECRETS = {".env", ".netrc", ".pypirc", "id_rsa", "id_ed25519"}
-FIRST_PARTY = ("eulerlora", "eulerlora_client", "eulerlora_contract", "service")
+FIRST_PARTY = (
+    "eulerlora",
+    "eulerlora_client",
+    "eulerlora_clinic",
+    "eulerlora_contract",
+    "service",
+)
 ENTER_IMAGE = r"""
 set -eu
 root=$1
