@@ -240,6 +240,6 @@ image-test: ## build the container image, start it read-only under an unknown us
 .PHONY: clean
 clean: ## remove the environment, the caches and the build products
 	rm -rf $(VENV) build dist mutants *.egg-info clinic/*.egg-info lab/*.egg-info \
-	  eulerlora_client/build eulerlora_contract/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	  clinic/build eulerlora_client/build eulerlora_contract/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find clinic deploy eulerlora eulerlora_client eulerlora_contract lab service tests training \
 	  -name __pycache__ -prune -exec rm -rf {} +

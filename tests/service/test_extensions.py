@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from service.auth.keys import Keys, write_clients
 from service.extensions import load_extensions
 from service.inference.queue import RequestQueue
 from service.options import extension_options, extension_variables
+from tests.program import succeed
 from tests.service.conftest import app_of
 from tests.service.key_clients import client as client_with
 
@@ -102,6 +104,33 @@ def test_requests_of_an_extension_need_keys_and_are_refused_before_their_body(
     monkeypatch.setattr(RequestQueue, "check_capacity", overloaded)
     busy = client.post("/label", headers={**PNG, "X-API-Key": "clinic-key"})
     assert (busy.status_code, busy.json()) == (503, {"wrong": "overloaded"})
+
+
+@pytest.fixture
+def only_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the entry points of all distributions but the core, such as those of the clinic."""
+
+    def of_core(**selected: str) -> EntryPoints:
+        points = entry_points(**selected)
+        return EntryPoints(one for one in points if one.dist and one.dist.name == "eulerlora")
+
+    for module in ("service.extensions", "service.options"):
+        monkeypatch.setattr(f"{module}.entry_points", of_core)
+
+
+@pytest.mark.usefixtures("only_core")
+def test_a_service_without_other_distributions_answers_predict_alone(
+    model: EulerLoRA, png: bytes
+) -> None:
+    assert extension_variables() == []
+    assert {"--shadow", "--audit", "--policy"} & set(succeed("serve", "--help").out.split()) == {
+        "--shadow"
+    }
+    with TestClient(app_of(model)) as client:
+        assert client.post("/predict", content=png, headers=PNG).status_code == 200
+        absent = [client.post("/triage", content=png, headers=PNG), client.get("/")]
+    assert [(one.status_code, one.json()["code"]) for one in absent] == [(404, "not_found")] * 2
+    assert {one.headers["Content-Type"] for one in absent} == {"application/problem+json"}
 
 
 def test_an_extension_gets_its_options(install: Install) -> None:
