@@ -1,16 +1,15 @@
 """The check of a request's key and of its client's rate limit, before the body is read."""
 
 import time
-from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.types import Scope
 
-from eulerlora_contract.problems import NotAuthenticated, QuotaExceeded
-from service.auth.keys import Client, Keys
+from eulerlora_contract.problems import NotAuthenticated
+from service.auth.keys import Keys
+from service.fair_sharing import ClientQuota
 from service.telemetry.observation import PROBES
 
-_QUOTA_WINDOW_S = 60.0
 _OPEN_PATHS = PROBES | {"/", "/docs", "/openapi.json"}
 _OPEN_FOLDERS = ("/page/", "/docs/")
 _KEY_HEADERS = {b"authorization", b"x-api-key"}
@@ -21,12 +20,18 @@ class KeyCheck:
 
     Stores the client in the request state as `key_client`, its name as `key_name`. A batch counts
     as one request: its number of images is unknown before the body is read, and is bounded by the
-    body limits. Requests that a check refuses do not count.
+    body limits. Requests that a check refuses do not count. With a changed limit a client starts
+    anew.
+
+    Args:
+        keys: Of the clients, with their limits.
+        now: A clock in seconds that never goes back.
     """
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, now: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
-        self._quotas = Quotas()
+        self._now = now
+        self._quotas: dict[int, ClientQuota] = {}  # by requests a minute
 
     def __call__(self, scope: Scope) -> None:
         """Raises NotAuthenticated; removes the key from the scope.
@@ -45,31 +50,12 @@ class KeyCheck:
     def count(self, scope: Scope) -> None:
         """Raises QuotaExceeded if the client has reached its limit."""
         client = scope["state"].get("key_client")
-        if client is not None:
-            self._quotas.count(client)
-
-
-class Quotas:
-    """Counts the requests of every client in a moving window of one minute, in memory.
-
-    Times are monotonic: a change of the system's clock does not affect a quota.
-    """
-
-    def __init__(self) -> None:
-        self._times: defaultdict[str, deque[float]] = defaultdict(deque)  # oldest first, in seconds
-
-    def count(self, client: Client) -> None:
-        """Raises QuotaExceeded if the client has reached its limit."""
-        limit = client.requests_per_minute
-        if limit is None:
+        if client is None or (limit := client.requests_per_minute) is None:
             return
-        times, now = self._times[client.client], time.monotonic()
-        while times and times[0] <= now - _QUOTA_WINDOW_S:
-            times.popleft()
-        if len(times) >= limit:
-            free_at = times[len(times) - limit] + _QUOTA_WINDOW_S  # the limit may have been lowered
-            raise QuotaExceeded(f"at most {limit} requests a minute", retry_after_s=free_at - now)
-        times.append(now)
+        if limit not in self._quotas:
+            self._quotas[limit] = ClientQuota(limit, "requests", self._now)
+        self._quotas[limit].check(client.client, 1)
+        self._quotas[limit].charge(client.client, 1)
 
 
 def needs_key(path: str) -> bool:

@@ -13,8 +13,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eulerlora_contract.problems import NotAuthenticated, QuotaExceeded
-from service.auth import access
-from service.auth.access import KeyCheck, Quotas
+from service.auth.access import KeyCheck
 from service.auth.keys import Keys, write_clients
 from tests.service.http import plain_app
 from tests.service.key_clients import client as client_with
@@ -31,11 +30,17 @@ async def echo_client(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.fixture
-def application(tmp_path: Path) -> ASGIApp:
+def clock() -> SimpleNamespace:
+    """The clock of the quotas; a test sets `now` (seconds)."""
+    return SimpleNamespace(now=1_000_000.0)
+
+
+@pytest.fixture
+def application(tmp_path: Path, clock: SimpleNamespace) -> ASGIApp:
     path = tmp_path / "keys.jsonl"
     limited = client_with("limited", "limited-key").model_copy(update={"requests_per_minute": 2})
     write_clients(path, [client_with("clinic", "clinic-key"), limited])
-    check = KeyCheck(Keys(path))
+    check = KeyCheck(Keys(path), lambda: clock.now)
     return plain_app.guarded(echo_client, check, refuse_full, check.count)
 
 
@@ -50,14 +55,6 @@ def get(application: ASGIApp) -> Get:
     """(path, headers) -> the response."""
     client = TestClient(application)
     return lambda path="/predict", headers=None: client.get(path, headers=headers)
-
-
-@pytest.fixture
-def clock(monkeypatch) -> SimpleNamespace:
-    """The clock of the quotas, which must be monotonic; a test sets `now` (seconds)."""
-    clock = SimpleNamespace(now=1_000_000.0)
-    monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
 
 
 @pytest.mark.parametrize(
@@ -145,30 +142,30 @@ def test_a_request_over_the_limit_is_429_with_the_exact_retry_after(get: Get, cl
     headers = {"X-API-Key": "limited-key"}
     assert get("/full", headers).status_code == 429
     assert get(headers=headers).status_code == 200
-    clock.now += 20
-    assert get(headers=headers).status_code == 200
-    clock.now += 20
+    clock.now += 6
+    assert get(headers=headers).status_code == 200  # 0.2 of a request is left
+    clock.now += 4.5
     for _ in range(3):  # refused requests do not count
         assert get("/full", headers).json()["detail"] == "full"
         response = get(headers=headers)
         assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
-        assert response.headers["Retry-After"] == "20"
-    clock.now += 20.001
+        assert response.headers["Retry-After"] == "20"  # 19.5 s
+    clock.now += 19.6
     assert [get(headers=headers).status_code for _ in range(2)] == [200, 429]
 
 
-def test_a_lowered_limit_applies_to_the_requests_that_were_counted_before(clock) -> None:
-    quotas = Quotas()
+def test_a_lowered_limit_applies_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "keys.jsonl"
     high = client_with("clinic", "key").model_copy(update={"requests_per_minute": 4})
-    for _ in range(4):
-        quotas.count(high)
-        clock.now += 10
-    low = high.model_copy(update={"requests_per_minute": 2})
+    write_clients(path, [high])
+    check = KeyCheck(Keys(path), lambda: 0.0)
+    scope: Scope = {"state": {"key_client": high}}
+    check.count(scope)
+    scope["state"]["key_client"] = high.model_copy(update={"requests_per_minute": 1})
+    check.count(scope)
     with pytest.raises(QuotaExceeded) as caught:
-        quotas.count(low)
-    assert caught.value.retry_after_s == 40  # until only one of the last two is in the window
-    clock.now += 40
-    quotas.count(low)
+        check.count(scope)
+    assert caught.value.retry_after_s == 60
 
 
 def test_the_quota_of_one_client_does_not_affect_another(get: Get, clock) -> None:
