@@ -29,13 +29,13 @@ import torch
 from accelerate.state import GradientState, PartialState
 from peft import LoraConfig
 from peft.tuners.lora import Linear, LoraLayer, LoraModel
-from peft.tuners.tuners_utils import _maybe_include_all_linear_layers
+from peft.tuners.tuners_utils import _maybe_include_all_linear_layers  # noqa: PLC2701
 from peft.utils import register_peft_method
 from peft.utils.constants import DUMMY_TARGET_MODULES
 from peft.utils.other import get_pattern_key
 from peft.utils.peft_types import PeftType
 from torch import Generator, Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_map  # noqa: PLC2701
 from transformers.pytorch_utils import Conv1D
 
 from eulerlora.sampling.masks import (

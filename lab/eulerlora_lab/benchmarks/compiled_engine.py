@@ -8,7 +8,7 @@ from statistics import median
 
 import psutil
 import torch
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import counters  # noqa: PLC2701 - torch has no public one
 from torch.utils.flop_counter import FlopCounterMode
 
 from eulerlora.nn.rows import Rows
