@@ -40,6 +40,7 @@ OUTSIDE = {
     "lab/docs/pretraining.md": "how-to/pretraining.md",
     "lab/docs/protocols.md": "results/studies.md",
     "lab/results/rates.svg": "results/rates.svg",
+    "lab/results/site-heads.svg": "results/site-heads.svg",
     f"{CARD}/README.md": "results/model-card.md",
     **{f"{CARD}/{chart.name}": f"results/{chart.name}" for chart in (ROOT / CARD).glob("*-*.png")},
 } | {

@@ -1,6 +1,6 @@
 """What refitted heads of a site are worth, by the number of local lesions.
 
-    python -m eulerlora_lab.site_heads --data DIR --cache FOLDER --out docs/results
+    python -m eulerlora_lab.site_heads --data DIR --cache FOLDER --out lab/results
 
 DIR holds `ph2.tar` and `pad-ufes-20.tar`; FOLDER keeps the outputs of the embedded checkpoint for
 them. Writes `site-heads.json` and its chart, `site-heads.svg`, and prints its tables.
