@@ -136,7 +136,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         Panel(
             "Evidence for a shift (log10)",
             {"{{model}} {{signal}}": f"eulerlora_shift_evidence{{{INSTANCES}}}"},
-            description="docs/how-to/site.md, shift monitor.",
+            description="clinic/docs/site.md, shift monitor.",
         ),
         Panel("Entropy of predictions", quantiles("entropy_nats", "model", "mode")),
         Panel("Mutual information", quantiles("mutual_information_nats", "model", "mode")),

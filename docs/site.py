@@ -35,6 +35,8 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "clinic/README.md": "clinic/index.md",
+    **{f"clinic/docs/{page.name}": f"clinic/{page.name}" for page in ROOT.glob("clinic/docs/*.md")},
     "lab/docs/generated-images.md": "how-to/generated-images.md",
     "lab/docs/onnx-files.md": "how-to/onnx-files.md",
     "lab/docs/pretraining.md": "how-to/pretraining.md",

@@ -174,6 +174,6 @@ for method, path, headers in (
 #     GET /models Host 421
 
 # %% [markdown]
-# Next: [keys and the audit log](../docs/how-to/keys-and-audit.md) rotates keys and records
-# decisions, [run the service](../docs/how-to/serve.md) explains limits and fairness, and [install
-# and deploy](../docs/how-to/deploy.md) has compose and Kubernetes.
+# Next: [API keys](../docs/how-to/keys.md) rotates keys, [the audit log](../clinic/docs/audit.md)
+# records decisions, [run the service](../docs/how-to/serve.md) explains limits and fairness, and
+# [install and deploy](../docs/how-to/deploy.md) has compose and Kubernetes.

@@ -84,5 +84,5 @@ monitored = subprocess.run(
 print("alarm" if monitored.returncode else "no alarm")
 
 # %% [markdown]
-# Next: [adapt and monitor a site](../docs/how-to/site.md) says what each part needs and what it
+# Next: [adapt and monitor a site](../clinic/docs/site.md) says what each part needs and what it
 # gave on pictures of another hospital.

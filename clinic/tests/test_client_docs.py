@@ -1,4 +1,4 @@
-"""docs/how-to/clients.md and the client's README: their examples run."""
+"""docs/how-to/clients.md, clinic/docs/reports.md and the client's README: their examples run."""
 
 import re
 import shlex
@@ -20,11 +20,12 @@ from tests.markdown import code_blocks
 from tests.service.real_server import run_server
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "how-to" / "clients.md").read_text(encoding="utf-8")
+DOCUMENTS = [ROOT / "docs" / "how-to" / "clients.md", ROOT / "clinic" / "docs" / "reports.md"]
 README = (ROOT / "eulerlora_client" / "README.md").read_text(encoding="utf-8")
 TOUR = [
     (block, output.code)
-    for block, output in pairwise(code_blocks(DOCUMENT))
+    for document in DOCUMENTS
+    for block, output in pairwise(code_blocks(document.read_text(encoding="utf-8")))
     if output.language == "text"
 ]
 URL = "127.0.0.1:8000"

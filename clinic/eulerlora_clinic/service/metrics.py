@@ -48,7 +48,7 @@ class ClinicMetrics(Collector):
             "eulerlora_shift_pictures", "Pictures that the shift monitor compared.", labels=by
         )
         evidence = GaugeMetricFamily(
-            "eulerlora_shift_evidence", "Evidence for a shift (log10); see docs/how-to/site.md.",
+            "eulerlora_shift_evidence", "Evidence for a shift (log10); see clinic/docs/site.md.",
             labels=by,
         )  # fmt: skip
         alarm = GaugeMetricFamily(

@@ -1,7 +1,7 @@
 """The shift monitors: what the served models see, compared with their calibration images.
 
 A monitor holds a few numbers per signal and nothing of any picture. It starts anew with the
-process and with a new revision of its model. docs/how-to/site.md describes the test.
+process and with a new revision of its model. clinic/docs/site.md describes the test.
 """
 
 from collections.abc import Callable, Mapping

@@ -241,7 +241,7 @@ def test_a_header_without_a_type_of_the_service_is_refused(accept) -> None:
         chosen_media_type(accept, OFFERED)
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "clients.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
 
 
 def test_the_script_stores_the_bundle_of_a_picture_and_skips_others(
