@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from eulerlora_contract.errors import CheckpointError, StorageError
+from eulerlora_contract.errors import CheckpointError, OutputPathError, StorageError
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -28,11 +28,15 @@ def atomic_write(path: Path, mode: int | None = None) -> Iterator[Path]:
     """Yields a temporary path that replaces `path` in one step when the block succeeds.
 
     Until then an older file at `path` stays, and no other user can read the new one. Of several
-    processes that write the same file, the last one wins. Raises StorageError for a full or failing
-    disk.
+    processes that write the same file, the last one wins.
 
     `mode`: None for that of the older file; a new one then gets 644, less the umask.
+
+    Raises:
+        OutputPathError: For a folder at `path`.
+        StorageError: For a full or failing disk.
     """
+    _check_no_folder(path)
     with storage_errors(path), _workspace(path) as partial:
         partial.touch(0o644)
         usual = _mode(partial)
@@ -55,8 +59,9 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
 
     A device, a pipe or an open file such as /dev/stdout is written to directly, and the target of a
     link is replaced, not the link. Bytes of file names that are not UTF-8 are written as escapes.
-    `private` is for a file that may name patients. Raises StorageError.
+    `private` is for a file that may name patients. Raises OutputPathError and StorageError.
     """
+    _check_no_folder(path)
     if is_replaceable(path):
         real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links
         with (
@@ -75,6 +80,11 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
 def is_replaceable(path: Path) -> bool:
     """True for a regular file and for a path that does not exist, also behind a link."""
     return _open_descriptor(path) is None and (path.is_file() or not path.exists())
+
+
+def _check_no_folder(path: Path) -> None:
+    if path.is_dir():
+        raise OutputPathError(f"{path}: expected the path of a file, got a folder")
 
 
 def _open_descriptor(path: Path) -> int | None:
@@ -100,13 +110,21 @@ def check_free(folder: Path) -> None:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path, last: str = "") -> Iterator[Path]:
     """Yields a temporary folder that becomes `folder` when the block succeeds.
 
     A volume, such as that of a container, cannot be replaced, and the current folder would be
     another one for its user: the complete files are moved into them one by one. The target of a
-    link is replaced, not the link. Raises StorageError.
+    link is replaced, not the link.
+
+    `last`: the name of a file without which the folder is not read; of files that are moved one by
+    one, it is the last.
+
+    Raises:
+        CheckpointError: If `folder` is not empty, before the block or after it.
+        StorageError: For a full or failing disk.
     """
+    check_free(folder)
     folder = Path(os.path.realpath(folder))
     is_filled = folder.is_mount() or (folder.exists() and folder.samefile(Path()))
     with storage_errors(folder):
@@ -116,8 +134,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
             usual = _mode(partial)
             yield partial
             _sync_tree(partial)
+            check_free(folder)
             if is_filled:
-                for path in sorted(partial.iterdir()):
+                for path in sorted(partial.iterdir(), key=lambda path: (path.name == last, path)):
+                    if path.name == last:
+                        sync_folder(folder)
                     path.rename(folder / path.name)
                 sync_folder(folder)
             else:

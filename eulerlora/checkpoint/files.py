@@ -357,8 +357,7 @@ def save_checkpoint(
 
     Raises CheckpointError if `folder` is not empty, and StorageError.
     """
-    check_free(folder)
-    with new_folder(folder) as partial:
+    with new_folder(folder, last=CONFIG_FILE) as partial:
         write_tensors(partial / ADAPTERS_FILE, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
             chosen_by_recipe = {"colour_constancy": "none", "canvas": None}

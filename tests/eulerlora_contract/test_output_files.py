@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_contract.errors import CheckpointError, StorageError
+from eulerlora_contract.errors import CheckpointError, OutputPathError, StorageError
 from eulerlora_contract.output_files import (
     atomic_write,
     check_free,
@@ -113,6 +113,46 @@ def test_a_volume_is_filled_and_not_replaced(
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert (tmp_path / "folder" / "a").is_file()
     assert tmp_path.stat().st_ino == inode
+
+
+@pytest.mark.parametrize("moved", range(3))
+def test_a_kill_while_a_volume_is_filled_leaves_it_without_the_last_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    rename, left = Path.rename, list(range(moved))
+
+    def rename_or_stop(path: Path, target: Path) -> Path:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path)
+    monkeypatch.setattr(Path, "rename", rename_or_stop)
+    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path, last="config.json") as partial:
+        for name in ("adapters", "config.json", "weights"):
+            (partial / name).touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapters", "weights"][:moved]
+
+
+def test_a_folder_with_files_is_refused_before_the_block_and_after_it(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    with pytest.raises(CheckpointError) as caught, new_folder(folder) as partial:
+        (partial / "a").touch()
+        folder.mkdir()
+        (folder / "of another process").touch()
+    with pytest.raises(CheckpointError), new_folder(folder):
+        pytest.fail("the block ran")
+    assert caught.value.path == folder
+    assert [path.name for path in folder.iterdir()] == ["of another process"]
+
+
+@pytest.mark.parametrize("write", [atomic_write, open_output])
+def test_a_folder_in_place_of_a_file_is_refused_before_the_block(path: Path, write) -> None:
+    path.mkdir()
+    with pytest.raises(OutputPathError), write(path):
+        pytest.fail("the block ran")
+    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("form", ["relative", "absolute"])

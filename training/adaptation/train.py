@@ -194,6 +194,9 @@ def train(
         if not done:
             check_free(folder)
             check_stored_state(state_file(folder), resume, restart)
+    is_evaluated = all(finished) and (out / REPORT / JSON).exists()
+    if evaluation and not is_evaluated:
+        check_free(out / REPORT)
     check_outside_pictures(out, recipe.data, data)
     images = _read_labelled(recipe, data, skip_bad)
     if recipe.target is not None and not set(recipe.target.classes) <= set(images.class_names):
@@ -230,7 +233,7 @@ def train(
         else:
             _train_member(shared, index, evaluation or "calibration" in images.parts)
         accelerator.wait_for_everyone()
-    if main and all(finished) and (out / REPORT / JSON).exists():
+    if main and is_evaluated:
         print_lines([f"the run in {out} is finished"])
     elif main and evaluation:
         _evaluate_checkpoints(shared, out)
@@ -451,8 +454,8 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
             tested = (tested / fit.temperature).log_softmax(dim=-1)
         probe = compare_with_probe(evaluation.test, tested)
         evaluation = replace(evaluation, report=replace(evaluation.report, probe=probe))
-    with new_folder(out / REPORT) as partial:  # complete once the card is that of the report
-        write_report(partial, evaluation)
+    with new_folder(out / REPORT, last=JSON) as partial:
+        write_report(partial, evaluation)  # complete once the card is that of the report
         if not others:
             write_model_card(out, partial)
     training = model.config.provenance["training"]

@@ -13,6 +13,7 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig, FeatureConfig
 from eulerlora.checkpoint.files import (
     CALIBRATION_IMAGES,
+    CONFIG_FILE,
     Checkpoint,
     check_new_checkpoint,
     copy_checkpoint,
@@ -92,7 +93,7 @@ def calibrate_checkpoint(
     fitted = calibrate(load_checkpoint(source), images, device, **options)
     known = {**read_training_images(source), **fitted.images}
     card = stored_card(source)
-    with new_folder(out) as partial:
+    with new_folder(out, last=CONFIG_FILE) as partial:
         return copy_checkpoint(partial, source, fitted.config, card, known, fitted.statistics)
 
 

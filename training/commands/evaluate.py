@@ -114,7 +114,7 @@ def evaluate_command(
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
     from training.evaluation.ood_sets import ood_sources, read_ood_sets  # noqa: PLC0415
-    from training.evaluation.report_schema import TEST  # noqa: PLC0415
+    from training.evaluation.report_schema import JSON, TEST  # noqa: PLC0415
     from training.reporting.report import markdown, write_report  # noqa: PLC0415
 
     check_samples(mode, samples)
@@ -138,7 +138,7 @@ def evaluate_command(
     evaluation = evaluate(model, images, sets, options, ood_images)
     click.echo(markdown(evaluation.report))
     if out is not None:
-        with new_folder(out) as partial:
+        with new_folder(out, last=JSON) as partial:
             write_report(partial, evaluation, figures, pictures)
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     CALIBRATION_IMAGES,
+    CONFIG_FILE,
     Checkpoint,
     check_new_checkpoint,
     copy_checkpoint,
@@ -511,7 +512,7 @@ def calibrate_site(
         evidence = evidence_of(written, options, fit.policy_fit, data, measured, in_training)
         new_policy = new_policy.model_copy(update={"evidence": evidence})
     adapters = None if fit.heads is None else dict(written.network.adapter_parameters())
-    with new_folder(out) as partial:
+    with new_folder(out, last=CONFIG_FILE) as partial:
         copy_checkpoint(
             partial,
             source,

@@ -291,6 +291,25 @@ def test_a_folder_with_files_is_refused_and_left_unchanged(
     assert [path.name for path in checkpoint_copy.parent.iterdir()] == [checkpoint_copy.name]
 
 
+@pytest.mark.parametrize("missing", ["adapters.safetensors", EXPECTED_FILE, "config.json"])
+def test_a_checkpoint_that_a_kill_left_incomplete_in_a_volume_has_no_config(
+    make_network, make_config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    network, rename = make_network(), Path.rename
+
+    def rename_or_stop(path: Path, target: Path) -> Path:
+        if path.name == missing:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path)
+    monkeypatch.setattr(Path, "rename", rename_or_stop)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, network, make_config(network), CARD)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_checkpoint(tmp_path)
+
+
 def test_an_empty_or_new_folder_is_accepted_and_parents_are_created(
     make_network, make_config, tmp_path: Path
 ) -> None:

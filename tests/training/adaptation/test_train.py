@@ -331,6 +331,8 @@ def test_a_finished_run_is_resumed_on_its_data_and_seed_only(
     written = config.stat().st_mtime_ns
     assert "is finished" in succeed(*command).out
     assert config.stat().st_mtime_ns == written
+    (trained_copy / "report" / "report.json").unlink()
+    assert str(trained_copy / "report: expected an empty") in refusal(*command)
     shutil.rmtree(trained_copy / "report")  # a run that ended before its evaluation
     assert "test accuracy" in succeed(*command).out
     assert (trained_copy / "adapters.safetensors").read_bytes() == weights
