@@ -296,7 +296,7 @@ def calibrated_sets(
     if calibration is None:
         available: dict[Options, list[str]] = {}
         for entry in config.prediction_sets:
-            available.setdefault(config.fitted_options(entry), []).append(f"{entry.coverage:g}")
+            available.setdefault(entry.options, []).append(f"{entry.coverage:g}")
         known = "; ".join(f"{' and '.join(of)} for {fitted}" for fitted, of in available.items())
         reason = (
             f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; it "
@@ -304,10 +304,11 @@ def calibrated_sets(
         )
         return None, [PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)]
     sets = prediction_sets(probabilities, calibration, config.class_names)
-    if calibration.precision == options.precision:
+    if calibration.options == options:
         return sets, []
     mismatch = (
-        f"the prediction sets were calibrated in {calibration.precision} and the prediction is in "
-        f"{options.precision}: their coverage holds up to the difference between both"
+        f"the prediction sets were calibrated in {calibration.options.precision} and the "
+        f"prediction is in {options.precision}: their coverage holds up to the difference between "
+        "both"
     )
     return sets, [PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from eulerlora_contract.checkpoints import ClassName, Threshold
 from eulerlora_contract.problems import SENT_BY_SERVICE
-from eulerlora_contract.sampling import MAX_SEED, Auto, Mode
+from eulerlora_contract.sampling import MAX_SEED, Auto, Mode, Options
 from eulerlora_contract.settings import (
     NotNegative,
     PositiveInt,
@@ -645,10 +645,7 @@ class PredictionSetOptions(WireModel):
     """Options of a prediction for which `coverage` gives a prediction set."""
 
     coverage: Probability
-    mode: Mode
-    samples: PositiveInt
-    sampler: str
-    precision: str
+    options: Options
     unit: str
     """`picture`, `lesion` or `group`."""
     units: dict[str, int]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora_contract.sampling import Auto, Mode, Precision
+from eulerlora_contract.sampling import Auto, Mode, Options
 from eulerlora_contract.settings import (
     NonEmpty,
     PositiveInt,
@@ -107,14 +107,13 @@ class Tolerance(Settings):
 
 
 class Threshold(Settings):
-    """The OOD thresholds of a mode and a number of samples; checkpoints contain them too.
+    """The OOD thresholds of predictions with the same options; checkpoints contain them too.
 
     An image with an MSP below `msp` is flagged as out of distribution.
     """
 
-    mode: Mode
-    samples: PositiveInt | Auto
-    """Per adapter."""
+    options: Options
+    """Of the predictions that the thresholds were fitted to."""
     msp: Probability
     """The threshold."""
     kept: Probability
@@ -134,8 +133,6 @@ class Threshold(Settings):
     """Share of the images with each label, in the order of the classes; null if it was not
     recorded.
     """
-    precision: Precision = "float32"
-    """Of the predictions that the thresholds were fitted to."""
 
 
 def missing_threshold(
@@ -145,7 +142,7 @@ def missing_threshold(
 
     `samples` is per adapter, 1 in mode det.
     """
-    known = {(threshold.mode, threshold.samples): None for threshold in thresholds}
+    known = {(entry.options.mode, entry.options.samples): None for entry in thresholds}
     if (mode, samples) in known:
         return None
     asked = mode if mode == "det" else f"{mode} with samples={samples}"

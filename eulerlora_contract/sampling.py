@@ -3,8 +3,11 @@
 Importing this module is fast.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+
+from annotated_types import Ge
 
 Mode = Literal["det", "stoch"]
 MODES: tuple[Mode, ...] = ("det", "stoch")
@@ -39,26 +42,47 @@ PrecisionChoice = Precision | Auto
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a prediction, and of predictions that something was fitted to.
+    """The options of a prediction, stored whole with all that was fitted to or measured on it."""
 
-    Attributes:
-        samples: Per adapter; 1 in mode det.
-        precision: Of the matrix products.
-    """
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "extra": "forbid",
+        "use_attribute_docstrings": True,
+    }
 
-    mode: Mode = "det"
-    samples: int | Auto = 1
-    sampler: Sampler = "independent"
-    views: Views = 1
-    precision: Precision = "float32"
+    mode: Mode
+    samples: Annotated[int, Ge(1)] | Auto
+    """Per adapter; 1 in mode det."""
+    sampler: Sampler
+    """Mode det draws nothing and has `independent`."""
+    views: Views
+    precision: Precision
+    """Of the matrix products."""
+
+    def in_precision(self, precision: Precision) -> "Options":
+        return replace(self, precision=precision)
 
     def holds_for(self, others: "Options") -> bool:
         """True if what was fitted to these options holds for others, up to their precision."""
-        if self.mode == "det":
-            return (others.mode, others.views) == ("det", self.views)
-        return replace(self, precision=others.precision) == others
+        return self.in_precision(others.precision) == others
 
     def __str__(self) -> str:
         sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""
         views = f", {self.views} views" if self.views > 1 else ""
         return f"{self.mode}{sampled}{views}, {self.precision}"
+
+
+class _Fitted(Protocol):
+    @property
+    def options(self) -> Options: ...
+
+
+_AnyFitted = TypeVar("_AnyFitted", bound=_Fitted)
+
+
+def applying(entries: Iterable[_AnyFitted], options: Options) -> list[_AnyFitted]:
+    """The entries that hold for predictions with these options, best ones first.
+
+    An entry of another precision stands in for a missing one.
+    """
+    fitting = [entry for entry in entries if entry.options.holds_for(options)]
+    return sorted(fitting, key=lambda entry: entry.options != options)

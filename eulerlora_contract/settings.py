@@ -87,6 +87,7 @@ _EXPECTED = {
 }
 _EXPECTED_BY_PREFIX = {
     "bool": "true or false",
+    "dataclass": "a table",
     "dict": "a table",
     "float": "a number",
     "int": "an integer",
@@ -96,6 +97,10 @@ _EXPECTED_BY_PREFIX = {
     "tuple": "a list",
 }
 """What a key expects, by the type of pydantic's error or by the first word of that type."""
+
+
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+"""Pydantic's types of errors for a key that a model or a dataclass does not have."""
 
 
 def expected_value(error: ErrorDetails) -> str:
@@ -112,7 +117,7 @@ def first_error(error: ValidationError, model: type[BaseModel] | None = None) ->
     """
     errors = error.errors()
     first, key = errors[0], _key(errors[0])
-    if first["type"] == "extra_forbidden":
+    if first["type"] in _UNKNOWN_KEY:
         return f"unknown key {key}{_suggestion(key, model)}"
     if first["type"] == "missing":
         return f"missing key {key}"
@@ -139,7 +144,7 @@ def error_without_input(error: ValidationError, *models: type[BaseModel]) -> str
     if fault["type"] == "value_error":
         reason = str(fault["ctx"]["error"])
     else:
-        special = {"extra_forbidden": "no other keys", "missing": "a value, got none"}
+        special = {**dict.fromkeys(_UNKNOWN_KEY, "no other keys"), "missing": "a value, got none"}
         reason = f"expected {special.get(fault['type']) or expected_value(fault)}"
     return f"{place}: {reason}" if place else reason
 
@@ -151,7 +156,7 @@ _UNION_MEMBER = re.compile(r"(constrained-)?(int|str|float|bool)|.+\[.*\]")
 def _key(fault: ErrorDetails) -> str:
     """Leaves out pydantic's names for the members of a union."""
     parts = [str(part) for part in fault["loc"]]
-    is_key = fault["type"] in ("extra_forbidden", "missing")  # the last part, however named
+    is_key = fault["type"] in (*_UNKNOWN_KEY, "missing")  # the last part, however named
     last = parts.pop() if is_key else None
     kept = [part for part in parts if not _UNION_MEMBER.fullmatch(part)]
     return ".".join(kept if last is None else [*kept, last])

@@ -25,24 +25,25 @@ from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_contract.checkpoints import ClassName, ScoreThreshold, Threshold
+from eulerlora_contract.sampling import Options
 
 TINY_BACKBONE = BackboneSettings(
     image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24
 )
 TINY_ADAPTERS = AdapterSettings(adapters=2, rank=4, min_rank=2)
 CLASSES = ("bkl", "mel", "nv")
+DET = Options("det", 1, "independent", 1, "float32")
+STOCH = Options("stoch", 4, "independent", 1, "float32")
 ENERGY = ScoreThreshold(threshold=50.0, kept=0.95, upper_quartile=40.0)
 THRESHOLDS = tuple(
-    Threshold(
-        mode=mode, samples=samples, msp=0.5, kept=0.95, images=100, data="synthetic", energy=ENERGY
-    )
-    for mode, samples in (("det", 1), ("stoch", 4))
+    Threshold(options=options, msp=0.5, kept=0.95, images=100, data="synthetic", energy=ENERGY)
+    for options in (DET, STOCH)
 )
 
 MARGINS = DecisionMargins(
     level=0.9,
     agreement=0.9,
-    compared_with=4,
+    options=STOCH,
     rounds=tuple(
         RoundMargins(samples=samples, lead=lead, log_odds=0, entropy=0, agreement=0)
         for samples, lead in ((1, 0.67), (2, 0.6))

@@ -1,9 +1,8 @@
 """The schema of `config.json`, the description of a checkpoint."""
 
 import hashlib
-from collections.abc import Hashable, Sequence
-from dataclasses import replace
-from typing import Annotated, Literal, Self, TypeVar
+from collections.abc import Hashable
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -24,11 +23,9 @@ from eulerlora_contract.sampling import (
     Precision,
     Sampler,
     Views,
+    applying,
 )
 from eulerlora_contract.settings import Count, PositiveInt, Probability, Settings, Sha256, optional
-
-_FittedEntry = TypeVar("_FittedEntry", Threshold, PredictionSetCalibration)
-
 
 _MAX_PARAMETERS = 2**33
 """Of a backbone: 34 GB in float32."""
@@ -97,11 +94,11 @@ class PrecisionChange(Settings):
     """How many answers for `images` calibration images change between float32 and bfloat16.
 
     `probabilities` counts images with a probability that changes by more than `MAX_CHANGE`,
-    `labels` and `flags` those with another label and with another OOD flag of any score.
+    `labels` and `flags` those with another label and with another OOD flag of any score. `options`
+    are those of the answers in bfloat16.
     """
 
-    mode: Mode
-    samples: PositiveInt
+    options: Options
     images: PositiveInt
     probabilities: Count
     labels: Count
@@ -117,9 +114,10 @@ class PrecisionChange(Settings):
     @property
     def summary(self) -> str:
         """The counts in words."""
-        sampled = "" if self.mode == "det" else f" with {self.samples} samples"
+        mode, samples = self.options.mode, self.options.samples
+        sampled = "" if mode == "det" else f" with {samples} samples"
         return (
-            f"bfloat16 in mode {self.mode}{sampled} changes a probability of {self.probabilities}, "
+            f"bfloat16 in mode {mode}{sampled} changes a probability of {self.probabilities}, "
             f"the label of {self.labels} and a flag of {self.flags} of {self.images:,} images"
         )
 
@@ -130,7 +128,7 @@ class CheckpointConfig(Settings):
     Attributes:
         method: How rows are drawn and computed; `adapters` has the settings that all methods share.
         target: The classes that count for triage; None if none were named.
-        sampler: The default of mode stoch; what was fitted to stoch is valid for it only.
+        sampler: The default of mode stoch.
         views: As `sampler`; in mode det the default is 1.
         temperature: The logits are divided by it before the softmax.
         stoch_temperature: The same for mode stoch; None for `temperature`.
@@ -141,7 +139,7 @@ class CheckpointConfig(Settings):
         bfloat16: For det and for the default number of samples: what `precision=auto` decides by.
     """
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     name: Annotated[str, Field(pattern=MODEL_NAME)]
     backbone: BackboneConfig
     adapters: AdapterConfig
@@ -169,10 +167,10 @@ class CheckpointConfig(Settings):
         unknown = set() if self.target is None else set(self.target.classes) - set(names)
         if unknown:
             raise ValueError(f"expected target classes of {', '.join(names)}, got {unknown.pop()}")
-        fitted = [self.fitted_options(entry) for entry in self.thresholds]
+        fitted = [entry.options for entry in self.thresholds]
         if len(set(fitted)) != len(fitted):
-            raise ValueError("two thresholds are for the same mode, samples and precision")
-        keys = [(sets.coverage, self.fitted_options(sets)) for sets in self.prediction_sets]
+            raise ValueError("two thresholds are for the same options")
+        keys = [(sets.coverage, sets.options) for sets in self.prediction_sets]
         if len(set(keys)) != len(keys):
             raise ValueError("two prediction_sets are for the same coverage and options")
         if self.preprocessing.size != self.backbone.settings.image_size:
@@ -227,12 +225,12 @@ class CheckpointConfig(Settings):
         thresholds: dict[Hashable, Threshold] = {}
         sets: dict[Hashable, PredictionSetCalibration] = {}
         for threshold in self.thresholds:
-            options = replace(self.fitted_options(threshold), precision=precision)
-            if options not in thresholds or threshold.precision == precision:
+            options = threshold.options.in_precision(precision)
+            if options not in thresholds or threshold.options == options:
                 thresholds[options] = threshold
         for entry in self.prediction_sets:
-            options = replace(self.fitted_options(entry), precision=precision)
-            if (entry.coverage, options) not in sets or entry.precision == precision:
+            options = entry.options.in_precision(precision)
+            if (entry.coverage, options) not in sets or entry.options == options:
                 sets[entry.coverage, options] = entry
         return self.model_copy(
             update={
@@ -243,7 +241,7 @@ class CheckpointConfig(Settings):
 
     def calibration_mismatch(self, precision: Precision) -> str | None:
         """A warning if OOD thresholds were fitted in another precision."""
-        others = {entry.precision for entry in self.in_precision(precision).thresholds}
+        others = {entry.options.precision for entry in self.in_precision(precision).thresholds}
         others -= {precision}
         if not others:
             return None
@@ -278,7 +276,7 @@ class CheckpointConfig(Settings):
         chosen = Options(
             mode=mode,
             samples=1 if mode == "det" else DEFAULT_SAMPLES if samples is None else samples,
-            sampler=self.sampler if sampler is None else sampler,
+            sampler="independent" if mode == "det" else sampler or self.sampler,
             views=self.default_views(mode) if views is None else views,
             precision=precision,
         )
@@ -290,38 +288,21 @@ class CheckpointConfig(Settings):
                 "eulerlora calibrate fits them"
             )
         for name in ("sampler", "views"):
-            fitted, asked = getattr(self, name), getattr(chosen, name)
+            fitted, asked = getattr(self.margins.options, name), getattr(chosen, name)
             if asked != fitted:
                 raise SettingsError(
-                    f"{name}: expected {fitted}, the model's, with samples=auto, got {asked}"
+                    f"{name}: expected {fitted}, that of the decision margins, with samples=auto, "
+                    f"got {asked}"
                 )
         return chosen
 
-    def fitted_options(self, entry: Threshold | PredictionSetCalibration) -> Options:
-        """Options of the predictions that an entry was fitted to."""
-        return Options(
-            entry.mode,
-            entry.samples,
-            entry.sampler if isinstance(entry, PredictionSetCalibration) else self.sampler,
-            self.default_views(entry.mode),
-            entry.precision,
-        )
-
-    def fitted_for(self, entries: Sequence[_FittedEntry], options: Options) -> list[_FittedEntry]:
-        """Entries that hold for predictions with these options, best ones first.
-
-        An entry of another precision stands in for a missing one.
-        """
-        fitting = [entry for entry in entries if self.fitted_options(entry).holds_for(options)]
-        return sorted(fitting, key=lambda entry: entry.precision != options.precision)
-
     def threshold(self, options: Options) -> Threshold | None:
-        return next(iter(self.fitted_for(self.thresholds, options)), None)
+        return next(iter(applying(self.thresholds, options)), None)
 
     def prediction_set_calibration(
         self, options: Options, coverage: float
     ) -> PredictionSetCalibration | None:
-        fitting = self.fitted_for(self.prediction_sets, options)
+        fitting = applying(self.prediction_sets, options)
         return next((entry for entry in fitting if entry.coverage == coverage), None)
 
     def stopping_rule(self, precision: Precision = "float32") -> StoppingRule:

@@ -26,7 +26,7 @@ from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.trajectories import MIN_PROBABILITY, Summary, Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.errors import NonFiniteError
-from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
+from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES, Options
 from eulerlora_contract.settings import Count, NotNegative, PositiveInt, Probability, Settings
 
 _Bools = npt.NDArray[np.bool_]
@@ -58,18 +58,19 @@ class RoundMargins(Settings):
 
 
 class DecisionMargins(Settings):
-    """The margins by which `samples=auto` decides, for the checkpoint's sampler.
+    """The margins by which `samples=auto` decides.
 
     They were fitted to the `images` images of `data` (`fit_margins`).
 
     Attributes:
         level: Share of the images within each margin.
-        agreement: Share of the images whose label and flags are those of `compared_with` samples.
+        agreement: Share of the images whose label and flags are those with `options`.
+        options: Of the predictions that the rounds were compared with.
     """
 
     level: Probability
     agreement: Probability
-    compared_with: PositiveInt
+    options: Options
     rounds: tuple[RoundMargins, ...]
     images: PositiveInt
     data: str
@@ -246,12 +247,13 @@ def fit_margins(
     groups: npt.NDArray[np.int64],
     distance: FeatureDistance | None,
     rule: StoppingRule,
+    options: Options,
     data: str,
 ) -> DecisionMargins | None:
     """Fits the margins to trajectories with `MAX_AUTO_SAMPLES` samples; None for too few images.
 
-    `groups` (n,) has the lesion of each image, `rule` the thresholds of the flags, and `data`
-    describes the images.
+    `groups` (n,) has the lesion of each image, `rule` the thresholds of the flags, `options` are
+    those of the trajectories, and `data` describes the images.
     """
     count, names = len(trajectories.samples), np.unique(groups)
     if count < MIN_IMAGES or len(names) < 2:
@@ -262,13 +264,13 @@ def fit_margins(
     halves = [summaries_by_round(trajectories.images(part), distance) for part in (first, ~first)]
     for level in _LEVELS:
         agreeing = (
-            _agreeing(tested, replace(rule, margins=margins_at(fitted, level, data)))
+            _agreeing(tested, replace(rule, margins=margins_at(fitted, level, options, data)))
             for fitted, tested in (halves, reversed(halves))
         )
         agreement = sum(agreeing) / count
         if agreement >= TARGET_AGREEMENT:
             break
-    return margins_at(summaries_by_round(trajectories, distance), level, data, agreement)
+    return margins_at(summaries_by_round(trajectories, distance), level, options, data, agreement)
 
 
 def _agreeing(rounds: Rounds, rule: StoppingRule) -> int:
@@ -280,13 +282,15 @@ def _agreeing(rounds: Rounds, rule: StoppingRule) -> int:
     )
 
 
-def margins_at(rounds: Rounds, level: float, data: str, agreement: float = 0.0) -> DecisionMargins:
+def margins_at(
+    rounds: Rounds, level: float, options: Options, data: str, agreement: float = 0.0
+) -> DecisionMargins:
     """Margins that contain a share `level` of the images each."""
     last = rounds[MAX_AUTO_SAMPLES]
     return DecisionMargins(
         level=level,
         agreement=agreement,
-        compared_with=MAX_AUTO_SAMPLES,
+        options=options,
         rounds=tuple(_round(rounds[samples], last, samples, level) for samples in MARGIN_ROUNDS),
         images=len(last.msp),
         data=data,

@@ -25,8 +25,8 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora_contract.checkpoints import Unit
-from eulerlora_contract.sampling import Mode, Precision, Sampler
-from eulerlora_contract.settings import Count, PositiveInt, Probability, Settings, Sha256
+from eulerlora_contract.sampling import Options
+from eulerlora_contract.settings import Count, Probability, Settings, Sha256
 
 ALWAYS_INCLUDED = 1.0
 """The threshold of a class that is in every set."""
@@ -37,8 +37,7 @@ class PredictionSetCalibration(Settings):
 
     Attributes:
         coverage: Stated probability that a set contains the true class.
-        mode: Of the predictions that the thresholds apply to; as samples, sampler and precision
-            (`eulerlora_contract.sampling.Options`).
+        options: Of the predictions that the thresholds were fitted to.
         thresholds: One per class; a class with probability p is in the set if 1 - p is at most its
             threshold, and always if that is 1.
         unit: What was counted.
@@ -48,10 +47,7 @@ class PredictionSetCalibration(Settings):
     """
 
     coverage: Annotated[float, Field(gt=0, lt=1)]
-    mode: Mode
-    samples: PositiveInt
-    sampler: Sampler
-    precision: Precision
+    options: Options
     thresholds: tuple[Probability, ...]
     unit: Unit
     units: tuple[Count, ...]

@@ -123,10 +123,7 @@ def model_details(
         max_body_bytes=settings.bodies.max_bytes,
         max_samples=MAX_SAMPLES,
         views=config.views,
-        # A config may leave the precision out; the response states it.
-        thresholds=tuple(
-            entry.model_copy(update={"precision": entry.precision}) for entry in config.thresholds
-        ),
+        thresholds=config.thresholds,
         prediction_sets=tuple(
             _set_options(entry, served.model.classes) for entry in config.prediction_sets
         ),

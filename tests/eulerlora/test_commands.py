@@ -22,6 +22,7 @@ from eulerlora.commands import (
     write_answers,
 )
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
+from tests.conftest import DET
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.program import run
 
@@ -262,8 +263,7 @@ def test_conversions_are_in_the_outputs_and_an_ignored_profile_on_stderr(
 def with_sets(checkpoint_copy: Path) -> Path:
     """A checkpoint with prediction sets for det; nv is in every set."""
     calibration = {
-        "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
-        "precision": "float32", "thresholds": (0.5, 0.7, 1.0), "unit": "lesion",
+        "coverage": 0.9, "options": DET, "thresholds": (0.5, 0.7, 1.0), "unit": "lesion",
         "units": (20, 30, 4), "confidences": (0.88, 0.96, 1.0),
         "data": "HAM10000, calibration part", "data_sha256": "0" * 64,
     }  # fmt: skip

@@ -101,7 +101,7 @@ def test_models_and_their_details_are_returned(client: TriageClient) -> None:
     details = client.model("tiny")
     assert isinstance(details, ModelDetails)
     assert [label.description for label in details.classes] == ["BKL", "MEL", "NV"]
-    assert (details.max_body_bytes, details.thresholds[0].mode) == (100_000, "det")
+    assert (details.max_body_bytes, details.thresholds[0].options.mode) == (100_000, "det")
     for request in (
         lambda: client.model("other"),
         lambda: client.predict(random_png(), model="other"),

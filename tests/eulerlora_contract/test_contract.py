@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from eulerlora_contract.checkpoints import Threshold, missing_threshold
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import Auto, Mode
 from service.telemetry.logs import WELL_FORMED
+from tests.conftest import DET, STOCH
 
 FITTED = [
-    Threshold(mode="det", samples=1, msp=0.5, kept=0.95, images=10, data="d"),
-    Threshold(mode="stoch", samples=4, msp=0.5, kept=0.95, images=10, data="d"),
-    Threshold(mode="stoch", samples=8, msp=0.5, kept=0.95, images=10, data="d"),
+    Threshold(options=DET, msp=0.5, kept=0.95, images=10, data="d"),
+    Threshold(options=STOCH, msp=0.5, kept=0.95, images=10, data="d"),
+    Threshold(options=replace(STOCH, samples=8), msp=0.5, kept=0.95, images=10, data="d"),
 ]
 
 

@@ -6,6 +6,7 @@ import torch
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
+from tests.conftest import DET
 from training.data.images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.intervals import Estimate, Proportion, proportion
@@ -138,7 +139,7 @@ def synthetic_evaluation(report: Report) -> Evaluation:
     )
     distance = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))
     thresholds = Threshold(
-        mode="det", samples=1, msp=0.55, kept=0.95, images=3, data="squares",
+        options=DET, msp=0.55, kept=0.95, images=3, data="squares",
         feature_distance=ScoreThreshold(threshold=2.5, kept=0.95, upper_quartile=2.0),
     )  # fmt: skip
     predictions = [trajectories.summary(distance, thresholds) for _ in report.modes]

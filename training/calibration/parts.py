@@ -10,6 +10,7 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
 from eulerlora_contract.printable import markdown_table
+from eulerlora_contract.sampling import Options
 from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW
 
@@ -49,20 +50,20 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
     if features is not None:
         yield FittedPart(FEATURES, 1, features.images, "images", f"{features.components} means")
     for entry in config.thresholds:
-        part = f"{OOD}, {entry.mode} {entry.samples} in {entry.precision}"
+        part = f"{OOD}, {_key(entry.options)}"
         result = f"MSP >= {entry.msp:.4f} keeps {entry.kept:.1%} of the images"
         if (tolerance := entry.tolerance) is not None:
             needed, units = tolerance_sample_size(tolerance.share), f"{tolerance.unit}s"
             yield FittedPart(part, needed, tolerance.units, units, f"{result}; {tolerance.summary}")
     if margins is not None:
-        agreement = f"label and flags of {margins.compared_with} samples in {margins.agreement:.1%}"
-        result = f"{agreement} (level {margins.level:g})"
+        samples, share = margins.options.samples, f"{margins.agreement:.1%}"
+        result = f"label and flags of {samples} samples in {share} (level {margins.level:g})"
         yield FittedPart("decision margins", MIN_IMAGES, margins.images, "images", result)
     for change in config.bfloat16:
         result = f"{change.summary}: {'accepted' if change.admissible else 'refused'} by auto"
         yield FittedPart("precision", 1, change.images, "images", result)
     for sets in config.prediction_sets:
-        part = f"{sets_part(sets.coverage)}, {sets.mode} {sets.samples} in {sets.precision}"
+        part = f"{sets_part(sets.coverage)}, {_key(sets.options)}"
         by_class = zip(config.classes, sets.thresholds, sets.units, sets.confidences, strict=True)
         limits = ", ".join(
             f"{label.name} {'always' if limit == ALWAYS_INCLUDED else f'{limit:.4f}'} ({count}, "
@@ -78,3 +79,7 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
 
 def sets_part(coverage: float) -> str:
     return f"prediction sets {coverage:g}"
+
+
+def _key(options: Options) -> str:
+    return f"{options.mode} {options.samples} in {options.precision}"

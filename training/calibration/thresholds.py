@@ -42,6 +42,7 @@ from eulerlora_contract.sampling import (
     MAX_AUTO_SAMPLES,
     Auto,
     Mode,
+    Options,
     Precision,
 )
 from training.data.images import LabelledImage
@@ -237,8 +238,8 @@ def with_thresholds(
     `_with_auto_threshold`. A `distance` of None leaves out its thresholds.
     """
     fitted = [
-        _threshold(mode, count, outputs.trajectories(mode, count).summary(distance), outputs)
-        for mode, count in _calibrated(samples)
+        _threshold(options, _of(outputs, options).summary(distance), outputs)
+        for options in _calibrated(config, outputs.precision, samples)
     ]
     config = config.model_copy(update={"thresholds": (*config.thresholds, *fitted)})
     return _with_auto_threshold(config, outputs, distance) if AUTO in samples else config
@@ -256,14 +257,15 @@ def _with_auto_threshold(
     options = config.options("stoch", MAX_AUTO_SAMPLES, precision=outputs.precision)
     rule, compared = config.stopping_rule(outputs.precision), config.threshold(options)
     margins = config.margins or fit_margins(
-        outputs.stoch, outputs.units.image_groups, distance, rule, outputs.data
+        outputs.stoch, outputs.units.image_groups, distance, rule, options, outputs.data
     )
     if margins is None:
         return config
     rounds = summaries_by_round(outputs.stoch, distance)
     ends = last_rounds(rounds, replace(rule, margins=margins))
     summary = outputs.stoch.first(ends).summary(distance)
-    thresholds = (*config.thresholds, _threshold("stoch", AUTO, summary, outputs, compared))
+    fitted = _threshold(replace(options, samples=AUTO), summary, outputs, compared)
+    thresholds = (*config.thresholds, fitted)
     return config.model_copy(update={"thresholds": thresholds, "margins": margins})
 
 
@@ -281,12 +283,10 @@ def precision_changes(
     """
     largest = exact.stoch.views.shape[2]
     changes = []
-    for mode, samples in _calibrated([min(DEFAULT_SAMPLES, largest)]):
-        stated = None if mode == "det" else samples
+    for options in _calibrated(config, rounded.precision, [min(DEFAULT_SAMPLES, largest)]):
         one, other = (
-            outputs.trajectories(mode, samples).summary(
-                distance,
-                config.threshold(config.options(mode, stated, precision=outputs.precision)),
+            _of(outputs, options).summary(
+                distance, config.threshold(options.in_precision(outputs.precision))
             )
             for outputs in (exact, rounded)
         )
@@ -294,8 +294,7 @@ def precision_changes(
         difference = (one.probabilities - other.probabilities).abs().amax(dim=-1)
         changes.append(
             PrecisionChange(
-                mode=mode,
-                samples=samples,
+                options=options,
                 images=len(difference),
                 probabilities=int((difference > MAX_CHANGE).sum()),
                 labels=int((one.labels != other.labels).sum()),
@@ -361,16 +360,13 @@ def with_prediction_sets(
     check_units(units, classes, settings)
     digest = data_sha256(outputs.images, classes)
     fitted = []
-    for mode, count in _calibrated(samples):
-        probabilities = outputs.trajectories(mode, count).summary().probabilities
+    for options in _calibrated(config, outputs.precision, samples):
+        probabilities = _of(outputs, options).summary().probabilities
         for coverage in settings.coverages:
             bounds = _class_bounds(probabilities, outputs, coverage)
             calibration = PredictionSetCalibration(
                 coverage=coverage,
-                mode=mode,
-                samples=count,
-                sampler=config.sampler,
-                precision=outputs.precision,
+                options=options,
                 thresholds=tuple(
                     ALWAYS_INCLUDED if bound is None else -bound.threshold for bound in bounds
                 ),
@@ -418,8 +414,16 @@ def upper_quantile(scores: Tensor, share: float) -> float:
     return float(scores.sort().values[math.ceil(share * len(scores)) - 1])
 
 
-def _calibrated(samples: Sequence[int | Auto]) -> list[tuple[Mode, int]]:
-    return [("det", 1), *(("stoch", count) for count in _fixed(samples))]
+def _calibrated(
+    config: CheckpointConfig, precision: Precision, samples: Sequence[int | Auto]
+) -> list[Options]:
+    stoch = (config.options("stoch", count, precision=precision) for count in _fixed(samples))
+    return [config.options("det", precision=precision), *stoch]
+
+
+def _of(outputs: CalibrationOutputs, options: Options) -> Trajectories:
+    assert options.samples != AUTO
+    return outputs.trajectories(options.mode, options.samples)
 
 
 def _fixed(samples: Sequence[int | Auto]) -> list[int]:
@@ -428,8 +432,7 @@ def _fixed(samples: Sequence[int | Auto]) -> list[int]:
 
 
 def _threshold(
-    mode: Mode,
-    samples: int | Auto,
+    options: Options,
     summary: Summary,
     outputs: CalibrationOutputs,
     compared: Threshold | None = None,
@@ -442,8 +445,7 @@ def _threshold(
     distance = None if compared is None else compared.feature_distance
     counts = torch.bincount(summary.labels, minlength=classes)
     return Threshold(
-        mode=mode,
-        samples=samples,
+        options=options,
         msp=limit,
         kept=_share(msp >= limit),
         images=len(msp),
@@ -459,7 +461,6 @@ def _threshold(
             unit=outputs.units.unit,
         ),
         label_shares=tuple((counts.double() / len(msp)).tolist()),
-        precision=outputs.precision,
     )
 
 

@@ -11,7 +11,7 @@ from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     included_classes,
 )
-from eulerlora_contract.sampling import Options
+from eulerlora_contract.sampling import Options, applying
 from training.data.images import LabelledImage
 from training.data.units import Units
 from training.evaluation.intervals import Bools, Proportion, proportion
@@ -27,7 +27,7 @@ def set_coverages(
     """`coverage_by_class` for each coverage that the checkpoint has for these options."""
     return [
         coverage_by_class(probabilities, images, model.classes, calibration)
-        for calibration in model.config.fitted_for(model.config.prediction_sets, options)
+        for calibration in applying(model.config.prediction_sets, options)
     ]
 
 

@@ -86,7 +86,8 @@ class _RevisionMonitor:
         if not thresholds:
             return None
         references: dict[tuple[str, int | Auto], ExpectedRates] = {
-            (entry.mode, entry.samples): ExpectedRates.of(entry) for entry in thresholds
+            (entry.options.mode, entry.options.samples): ExpectedRates.of(entry)
+            for entry in thresholds
         }
         signals = {
             name: rates

@@ -166,7 +166,7 @@ def test_a_few_pictures_keep_the_margins_of_auto(
     report = calibrate_site(source, few, tmp_path / "with", SETTINGS, CPU)
     after = read_config(tmp_path / "with")
     assert after.margins == MARGINS
-    assert any(entry.samples == "auto" for entry in after.thresholds)
+    assert any(entry.options.samples == "auto" for entry in after.thresholds)
     assert "samples=auto" not in report.tables
 
 

@@ -13,6 +13,7 @@ from eulerlora.scores.trajectories import Summary
 from eulerlora.scores.uncertainty import Variance
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_contract.answers import Reason
+from tests.conftest import STOCH
 from tests.eulerlora_contract.policy_inputs import GOOD
 
 CLASSES = ("nv", "mel", "bcc", "akiec")
@@ -22,7 +23,7 @@ THRESHOLDS = {"routine": 0.1, "urgent": float(torch.logit(torch.tensor(0.1)).add
 POLICY = PACKAGED.model_copy(update={"target": PACKAGED.target.model_copy(update=THRESHOLDS)})
 ENTRY = RoundMargins(samples=2, lead=0, log_odds=1, entropy=1, agreement=1, feature_distance=1)
 MARGINS = DecisionMargins(
-    level=1, agreement=1, compared_with=4, rounds=(ENTRY,), images=100, data="synthetic"
+    level=1, agreement=1, options=STOCH, rounds=(ENTRY,), images=100, data="synthetic"
 )
 RULE = StoppingRule(msp=1e-3, feature_distance=10.0, margins=MARGINS)
 

@@ -1,5 +1,6 @@
 """The shift monitors of served models: what counts, when they start anew, and the warning."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ from eulerlora_clinic.monitoring import EventRate
 from eulerlora_clinic.service.shift_monitor import ExpectedRates, ShiftMonitors
 from eulerlora_contract.answers import OodScore, OodScores, Prediction
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold, Tolerance
+from tests.conftest import DET, STOCH
 
-DET = Threshold(mode="det", samples=1, msp=0.5, kept=0.9, images=500, data="training data")
+FIXED = Threshold(options=DET, msp=0.5, kept=0.9, images=500, data="training data")
 FULL = Threshold(
-    mode="stoch",
-    samples=4,
+    options=STOCH,
     msp=0.5,
     kept=0.95,
     images=1000,
@@ -23,7 +24,7 @@ FULL = Threshold(
     feature_distance=ScoreThreshold(threshold=3.0, kept=0.94, upper_quartile=2.0),
     label_shares=(0.1, 0.2, 0.7),
 )
-AUTO = FULL.model_copy(update={"samples": "auto", "kept": 0.9})
+AUTO = FULL.model_copy(update={"options": replace(STOCH, samples="auto"), "kept": 0.9})
 CLASSES = ("bkl", "mel", "nv")
 
 
@@ -59,7 +60,7 @@ def test_the_expected_rates_are_those_of_the_calibration() -> None:
     assert rates["feature_distance"] == (EventRate.calibrated(1 - 0.94, 1000),)
     assert rates["feature_distance_quartile"] == (EventRate.calibrated(0.25, 1000),)
     assert rates["label"] == tuple(EventRate.calibrated(share, 1000) for share in (0.1, 0.2, 0.7))
-    assert set(ExpectedRates.of(DET).rates) == {"msp"}
+    assert set(ExpectedRates.of(FIXED).rates) == {"msp"}
     tolerance = Tolerance(share=0.95, confidence=0.95, units=200, unit="lesion")
     of_lesions = ExpectedRates.of(FULL.model_copy(update={"tolerance": tolerance})).rates
     assert of_lesions["label"][0] == EventRate.calibrated(0.1, 200)
@@ -74,14 +75,14 @@ def test_a_model_without_thresholds_has_no_state_and_no_warning(make_model) -> N
 
 
 def test_only_signals_with_calibration_data_exist(make_model) -> None:
-    model = make_model(DET)
+    model = make_model(FIXED)
     state = ShiftMonitors(lambda: {"tiny": model}).states()["tiny"]
     assert [signal.name for signal in state.signals] == ["msp"]
     assert (state.pictures, state.alarm) == (0, False)
 
 
 def test_each_picture_counts_in_the_signals_that_it_has(make_model) -> None:
-    model = make_model(DET, FULL, AUTO)
+    model = make_model(FIXED, FULL, AUTO)
     monitors = ShiftMonitors(lambda: {"tiny": model})
     monitors.record(prediction("mel", msp=0.4))
     monitors.record(prediction("mel", distance=2.5))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -11,24 +12,32 @@ from eulerlora.checkpoint.config import CheckpointConfig, PrecisionChange
 from eulerlora.checkpoint.files import revision_of
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import SettingsError
-from tests.conftest import MARGINS
+from eulerlora_contract.sampling import Options
+from tests.conftest import DET, MARGINS, STOCH
 
 Fields = dict[str, Any]
 
 
 def threshold(**changes: object) -> Fields:
-    fields = {"mode": "stoch", "samples": 4, "msp": 0.6, "kept": 0.95, "images": 50, "data": "x"}
-    return fields | changes
+    """The fields of a threshold; changes of its options too."""
+    fields = {"msp": 0.6, "kept": 0.95, "images": 50, "data": "x"}
+    return fields | with_options(STOCH, changes)
 
 
 def prediction_set(**changes: object) -> Fields:
     fields = {
-        "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
-        "precision": "float32", "thresholds": [0.5, 0.7, 1.0], "unit": "lesion",
+        "coverage": 0.9, "thresholds": [0.5, 0.7, 1.0], "unit": "lesion",
         "units": [20, 30, 4], "confidences": [0.88, 0.96, 1.0],
         "data": "x", "data_sha256": "0" * 64,
     }  # fmt: skip
-    return fields | changes
+    return fields | with_options(DET, changes)
+
+
+def with_options(options: Options, changes: Fields) -> Fields:
+    """The changes of fields, those of options among them applied to `options`."""
+    stated = {name: changes.get(name, value) for name, value in asdict(options).items()}
+    others = {name: value for name, value in changes.items() if name not in stated}
+    return {"options": stated, **others}
 
 
 @pytest.fixture(scope="module")
@@ -85,21 +94,20 @@ def test_optional_parts_have_defaults(fields: Fields) -> None:
     assert config.threshold(config.options()) is None
 
 
-def test_thresholds_of_stoch_are_valid_for_the_checkpoints_sampler_only(fields: Fields) -> None:
-    assert "sampler" in fields
-    for sampler, other in (("independent", "balanced"), ("balanced", "independent")):
-        config = CheckpointConfig.model_validate_json(json.dumps(fields | {"sampler": sampler}))
-        assert msp(config, "stoch", 4) == msp(config, "stoch", 4, sampler) == 0.6
-        assert config.threshold(config.options("stoch", 4, other)) is None
-        assert msp(config, "det", None, other) == 0.7
-
-
-def test_what_was_fitted_to_stoch_is_valid_for_the_checkpoints_views_only(fields: Fields) -> None:
-    config = CheckpointConfig.model_validate_json(json.dumps(fields | {"views": 8}))
-    assert msp(config, "stoch", 4) == msp(config, "stoch", 4, None, 8) == 0.6
-    assert msp(config, "det", None, None, 1) == 0.7
-    for options in (config.options("stoch", 4, views=1), config.options(views=8)):
+@pytest.mark.parametrize("default", [{}, {"sampler": "balanced"}, {"views": 8}])
+def test_a_threshold_is_valid_for_the_sampler_and_views_of_its_fit_whatever_the_default(
+    fields: Fields, default: Fields
+) -> None:
+    config = CheckpointConfig.model_validate_json(json.dumps(fields | default))
+    assert msp(config, "stoch", 4, "independent", 1) == 0.6
+    assert (config.threshold(config.options("stoch", 4)) is None) == bool(default)
+    for options in (
+        config.options("stoch", 4, "balanced", 1),
+        config.options("stoch", 4, "independent", 8),
+        config.options(views=8),
+    ):
         assert config.threshold(options) is None
+    assert msp(config, "det", None, "balanced") == 0.7  # it draws nothing
 
 
 def test_mode_stoch_has_the_temperature_of_det_unless_it_has_its_own(fields: Fields) -> None:
@@ -157,7 +165,13 @@ def same_options(fields: Fields) -> None:
         *((removed(name), name) for name in ("name", "backbone", "adapters", "classes")),
         (set_at("extra", value=1), "extra"),
         (set_at("thresholds", 0, "extra", value=1), "extra"),
-        (set_at("format_version", value=2), "format_version"),
+        (set_at("format_version", value=1), "format_version"),
+        (set_at("thresholds", 0, "options", "extra", value=1), "extra"),
+        (set_at("thresholds", 0, "options", "samples", value=0), "samples"),
+        *(
+            (lambda fields, name=name: fields["thresholds"][0]["options"].pop(name), name)
+            for name in asdict(STOCH)
+        ),
         *((set_at("name", value=name), "name") for name in ("Has Spaces", "../up", "")),
         *((set_at("adapters", "sha256", value=v), "sha256") for v in ("A" * 64, "a" * 63)),
         (set_at("classes", value=[{"name": "a", "description": "b"}]), "classes"),
@@ -190,7 +204,11 @@ def test_auto_compares_with_the_flags_of_four_samples(make_network, make_config)
     def config(*counts: int | str) -> CheckpointConfig:
         thresholds = tuple(
             Threshold(
-                mode="stoch", samples=samples, msp=index / 10, kept=0.9, images=9, data="synthetic"
+                options=replace(STOCH, samples=samples),
+                msp=index / 10,
+                kept=0.9,
+                images=9,
+                data="synthetic",
             )
             for index, samples in enumerate(counts, 1)
         )
@@ -208,9 +226,10 @@ def test_the_revision_covers_what_decides_auto_samples_and_auto_precision(
     make_network, make_config
 ) -> None:
     plain = make_config(make_network())
-    auto = Threshold(mode="stoch", samples="auto", msp=0.4, kept=0.9, images=9, data="synthetic")
+    fitted = replace(STOCH, samples="auto")
+    auto = Threshold(options=fitted, msp=0.4, kept=0.9, images=9, data="synthetic")
     change = PrecisionChange(
-        mode="det", samples=1, images=9, probabilities=1, labels=0, flags=0, data="synthetic"
+        options=DET, images=9, probabilities=1, labels=0, flags=0, data="synthetic"
     )
     changes = {"thresholds": (auto,), "margins": MARGINS, "bfloat16": (change,)}
     changed = [plain.model_copy(update={name: value}) for name, value in changes.items()]

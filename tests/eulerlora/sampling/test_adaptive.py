@@ -27,6 +27,7 @@ from eulerlora.sampling.adaptive import (
 from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
+from tests.conftest import STOCH
 
 ROWS = torch.tensor([[[[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]], [[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]]])
 
@@ -43,7 +44,7 @@ def ends(summary: Summary, rule: StoppingRule, samples: int = 2, **margins: floa
     values = dict.fromkeys(("lead", "log_odds", "entropy", "agreement", "feature_distance"), 0.0)
     entry = RoundMargins(samples=samples, **values | margins)
     fitted = DecisionMargins(
-        level=1, agreement=1, compared_with=4, rounds=(entry,), images=100, data="synthetic"
+        level=1, agreement=1, options=STOCH, rounds=(entry,), images=100, data="synthetic"
     )
     (actual,) = replace(rule, margins=fitted).ends(summary, samples)
     return bool(actual)
@@ -92,7 +93,7 @@ NEVER = replace(
     margins=DecisionMargins(
         level=1,
         agreement=1,
-        compared_with=4,
+        options=STOCH,
         rounds=tuple(
             RoundMargins(samples=samples, lead=1e9, log_odds=0, entropy=0, agreement=0)
             for samples in MARGIN_ROUNDS
@@ -118,13 +119,13 @@ def rounds(trajectories: Trajectories) -> Rounds:
 
 @pytest.fixture(scope="module")
 def margins(trajectories: Trajectories) -> DecisionMargins:
-    fitted = fit_margins(trajectories, np.arange(IMAGES), None, RULE, "synthetic")
+    fitted = fit_margins(trajectories, np.arange(IMAGES), None, RULE, STOCH, "synthetic")
     assert fitted is not None
     return fitted
 
 
 def test_a_margin_covers_the_level_of_the_images(rounds: Rounds) -> None:
-    fitted, last = margins_at(rounds, 0.9, "synthetic"), rounds[MAX_AUTO_SAMPLES]
+    fitted, last = margins_at(rounds, 0.9, STOCH, "synthetic"), rounds[MAX_AUTO_SAMPLES]
     for entry in fitted.rounds:
         summary = rounds[entry.samples]
         within = (summary.entropy - last.entropy).abs() <= entry.entropy
@@ -138,7 +139,7 @@ def test_the_level_is_the_least_with_the_target_agreement_and_saves_samples(
     trajectories: Trajectories, rounds: Rounds, margins: DecisionMargins
 ) -> None:
     assert margins.agreement >= TARGET_AGREEMENT
-    assert margins.compared_with == MAX_AUTO_SAMPLES
+    assert margins.options == STOCH
     rule = replace(RULE, margins=margins)
     taken = last_rounds(rounds, rule)
     ended, last = trajectories.first(taken).summary(), rounds[MAX_AUTO_SAMPLES]
@@ -150,7 +151,7 @@ def test_the_level_is_the_least_with_the_target_agreement_and_saves_samples(
 
 def test_few_images_give_no_margins(trajectories: Trajectories) -> None:
     few = trajectories.images(slice(MIN_IMAGES - 1))
-    assert fit_margins(few, np.arange(MIN_IMAGES - 1), None, RULE, "synthetic") is None
+    assert fit_margins(few, np.arange(MIN_IMAGES - 1), None, RULE, STOCH, "synthetic") is None
 
 
 def test_images_in_the_order_of_their_classes_have_the_margins_of_any_order() -> None:
@@ -162,7 +163,7 @@ def test_images_in_the_order_of_their_classes_have_the_margins_of_any_order() ->
     ordered = trajectories_of((logits + noise).softmax(dim=-1))
     shuffled = ordered.images(torch.randperm(IMAGES, generator=generator))
     first, second = (
-        fit_margins(images, np.arange(IMAGES), None, RULE, "synthetic")
+        fit_margins(images, np.arange(IMAGES), None, RULE, STOCH, "synthetic")
         for images in (ordered, shuffled)
     )
     assert first is not None

@@ -28,14 +28,14 @@ from eulerlora.scores.ood_scores import (
 )
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
 from eulerlora_contract.errors import CheckpointError
+from tests.conftest import DET
 from tests.damaged_checkpoints import Apply, removed, truncated
 
 LOGITS = torch.tensor([[[2.0, 0.0], [1.0, 1.0]], [[5.0, -1.0], [4.0, 0.0]]], dtype=torch.float64)
 ROW_FEATURES = torch.tensor([[[1.0, 0.0], [3.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]])
 DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.diag(torch.tensor([1.0, 4]))))
 THRESHOLDS = Threshold(
-    mode="det",
-    samples=1,
+    options=DET,
     msp=0.9,
     kept=0.95,
     images=10,

@@ -20,9 +20,10 @@ from eulerlora.scores.prediction_sets import (
     prediction_sets,
 )
 from eulerlora_contract.sampling import Options
+from tests.conftest import DET
 
 CLASSES = ("mel", "nv", "bkl")
-STOCH = Options("stoch", 4, "balanced", precision="float32")
+STOCH = Options("stoch", 4, "balanced", 1, "float32")
 
 
 class Identity(ClassifierMixin, BaseEstimator):
@@ -50,8 +51,7 @@ def predicted(images: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def calibration(**changes: object) -> PredictionSetCalibration:
     fields = {
-        "coverage": 0.9, "mode": "stoch", "samples": 4, "sampler": "balanced",
-        "precision": "float32", "thresholds": (0.7, 0.4, 1.0), "unit": "lesion",
+        "coverage": 0.9, "options": STOCH, "thresholds": (0.7, 0.4, 1.0), "unit": "lesion",
         "units": (60, 70, 3), "confidences": (0.95, 0.95, 1.0),
         "data": "HAM10000, calibration part", "data_sha256": "0" * 64,
     }  # fmt: skip
@@ -108,7 +108,7 @@ def config(make_network, make_config) -> CheckpointConfig:
     sets = [
         calibration(),
         calibration(coverage=0.95),
-        calibration(mode="det", samples=1, sampler="balanced"),
+        calibration(options=DET),
     ]
     return make_config(make_network(), prediction_sets=sets)
 
@@ -117,9 +117,9 @@ def test_a_calibration_applies_to_its_own_options_only(config: CheckpointConfig)
     assert config.prediction_set_calibration(STOCH, 0.9) == config.prediction_sets[0]
     assert config.prediction_set_calibration(STOCH, 0.95) == config.prediction_sets[1]
     for other in (
-        Options("stoch", 2, "balanced", precision="float32"),
-        Options("stoch", "auto", "balanced", precision="float32"),
-        Options("stoch", 4, "independent", precision="float32"),
+        Options("stoch", 2, "balanced", 1, "float32"),
+        Options("stoch", "auto", "balanced", 1, "float32"),
+        Options("stoch", 4, "independent", 1, "float32"),
     ):
         assert config.prediction_set_calibration(other, 0.9) is None
     assert config.prediction_set_calibration(STOCH, 0.8) is None
@@ -128,13 +128,13 @@ def test_a_calibration_applies_to_its_own_options_only(config: CheckpointConfig)
 def test_a_calibration_of_another_precision_stands_in_for_a_missing_one(
     config: CheckpointConfig,
 ) -> None:
-    options = Options("stoch", 4, "balanced", precision="bfloat16")
+    options = Options("stoch", 4, "balanced", 1, "bfloat16")
     other = config.prediction_sets[0]
     assert config.prediction_set_calibration(options, 0.9) == other
     probabilities = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
     _, warnings = calibrated_sets(probabilities, 0.9, options, config)
     assert [warning.code for warning in warnings] == ["other_precision"]
-    exact = calibration(precision="bfloat16")
+    exact = calibration(options=options)
     sets = (*config.prediction_sets, exact)
     both = config.model_copy(update={"prediction_sets": sets})
     assert both.prediction_set_calibration(options, 0.9) == exact
@@ -144,12 +144,12 @@ def test_a_calibration_of_another_precision_stands_in_for_a_missing_one(
 
 def test_the_sampler_does_not_matter_in_det(config: CheckpointConfig) -> None:
     for sampler in ("independent", "balanced"):
-        options = Options("det", 1, sampler, precision="float32")
+        options = config.options("det", sampler=sampler)
         assert config.prediction_set_calibration(options, 0.9) == config.prediction_sets[2]
 
 
 def test_the_reason_lists_what_was_calibrated(config: CheckpointConfig) -> None:
-    adaptive = Options("stoch", "auto", "independent", precision="float32")
+    adaptive = Options("stoch", "auto", "independent", 1, "float32")
     probabilities = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
     _, (warning,) = calibrated_sets(probabilities, 0.9, adaptive, config)
     for part in (f"0.9 for {adaptive}", f"0.9 and 0.95 for {STOCH}", "0.9 for det, float32"):

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import DeadlinePassed, InvalidParameter, Overloaded
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
-from tests.conftest import ENERGY, MARGINS
+from tests.conftest import ENERGY, MARGINS, STOCH
 from tests.service.harness import (
     DET,
     TIMEOUT_S,
@@ -38,6 +39,9 @@ pytestmark = pytest.mark.anyio
 THRESHOLDS = {"auto": 0.55, 4: 0.5, 2: 0.6, 1: 0.7}
 
 
+BALANCED = replace(STOCH, sampler="balanced")
+
+
 def auto(seed: int) -> PredictQuery:
     return PredictQuery(mode="stoch", samples="auto", seed=seed)
 
@@ -48,11 +52,17 @@ def balanced(make_network, make_config) -> EulerLoRA:
     network = make_network()
     thresholds = tuple(
         Threshold(
-            mode="stoch", samples=samples, msp=msp, kept=0.9, images=9, data="test", energy=ENERGY
+            options=replace(BALANCED, samples=samples),
+            msp=msp,
+            kept=0.9,
+            images=9,
+            data="test",
+            energy=ENERGY,
         )
         for samples, msp in THRESHOLDS.items()
     )
-    config = make_config(network, sampler="balanced", thresholds=thresholds, margins=MARGINS)
+    margins = MARGINS.model_copy(update={"options": BALANCED})
+    config = make_config(network, sampler="balanced", thresholds=thresholds, margins=margins)
     return EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu"))
 
 

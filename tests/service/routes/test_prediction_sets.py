@@ -1,6 +1,7 @@
 """`coverage=` on /predict, and the calibrated options of a model."""
 
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from starlette.testclient import TestClient
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.checkpoints import ClassName
+from eulerlora_contract.sampling import Options
+from tests.conftest import DET, STOCH
 from tests.service.conftest import app_of
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
@@ -17,15 +20,13 @@ HEADERS = {"Content-Type": "image/png"}
 THRESHOLDS = (0.9, 0.4, 1.0, 0.75, 0.0)
 
 
-def calibration(**changes: object) -> dict[str, Any]:
-    fields = {
-        "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
-        "precision": "float32", "thresholds": THRESHOLDS, "unit": "lesion",
+def calibration(options: Options) -> dict[str, Any]:
+    return {
+        "coverage": 0.9, "options": options, "thresholds": THRESHOLDS, "unit": "lesion",
         "units": (60, 70, 3, 20, 30), "confidences": (0.95, 0.95, 1.0, 0.88, 0.96),
         "data": "HAM10000, calibration part",
         "data_sha256": "0" * 64,
     }  # fmt: skip
-    return fields | changes
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def checkpoint(make_network, make_config) -> Checkpoint:
     config = make_config(
         network,
         classes=tuple(ClassName(name=name, description=name.upper()) for name in NAMES),
-        prediction_sets=(calibration(), calibration(mode="stoch", samples=2)),
+        prediction_sets=(calibration(DET), calibration(replace(STOCH, samples=2))),
     )
     return Checkpoint(network, config, "sha256:five")
 
@@ -72,10 +73,9 @@ def test_options_without_calibration_give_null_and_a_warning(service, png, query
 def test_the_details_of_the_model_list_the_calibrated_options(service) -> None:
     det, stoch = service.get("/models/tiny").json()["prediction_sets"]
     assert det == {
-        "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
-        "precision": "float32", "unit": "lesion",
+        "coverage": 0.9, "options": asdict(DET), "unit": "lesion",
         "units": {"bkl": 60, "mel": 70, "nv": 3, "bcc": 20, "akiec": 30},
         "confidences": {"bkl": 0.95, "mel": 0.95, "nv": 1.0, "bcc": 0.88, "akiec": 0.96},
         "always_included": ["nv"], "data": "HAM10000, calibration part",
     }  # fmt: skip
-    assert stoch == det | {"mode": "stoch", "samples": 2}
+    assert stoch == det | {"options": asdict(replace(STOCH, samples=2))}

@@ -63,12 +63,13 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     ]
     assert (body["adapters"], body["input_size"], body["max_samples"]) == (2, 32, 64)
     assert body["image_limits"] == ImageSettings().model_dump()
-    assert {(entry["mode"], entry["samples"]) for entry in body["thresholds"]} == {
+    assert {
+        (entry["options"]["mode"], entry["options"]["samples"]) for entry in body["thresholds"]
+    } == {
         ("det", 1),
         ("stoch", 4),
     }
     assert body["thresholds"] == [entry.model_dump() for entry in model.config.thresholds]
-    assert {entry["precision"] for entry in body["thresholds"]} == {"float32"}
     assert body["provenance"] == model.config.provenance
 
 

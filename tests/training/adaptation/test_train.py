@@ -221,7 +221,7 @@ def test_calibrate_adds_prediction_sets_for_predict(
     assert all(json.loads(line)["prediction_set"] is not None for line in done.out.splitlines())
     done = succeed("calibrate", trained, *options, "--precision", "bfloat16", "--out", both)
     config = read_config(both)
-    fitted = {entry.precision for entry in (*config.thresholds, *config.prediction_sets)}
+    fitted = {entry.options.precision for entry in (*config.thresholds, *config.prediction_sets)}
     assert fitted == {"float32", "bfloat16"}
     error = refusal(
         "calibrate", trained, "--data", labelled, "--coverage", "0.9", "--out", tmp_path / "3"

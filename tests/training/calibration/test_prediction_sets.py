@@ -16,7 +16,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.errors import DataError
-from tests.conftest import config_of, random_network
+from tests.conftest import DET, config_of, random_network
 from tests.training.conftest import list_images
 from training.calibration.calibrate import calibrate, calibrate_checkpoint
 from training.calibration.parts import calibrated_parts
@@ -84,7 +84,7 @@ def test_thresholds_are_tolerance_bounds_of_the_largest_score_of_each_lesion() -
         assert len(ranked) == 30
         assert threshold == pytest.approx(ranked[-3], abs=1e-12)
     assert (calibration.unit, calibration.units) == ("lesion", (30, 30, 30))
-    assert (calibration.data, calibration.precision) == ("squares", "float32")
+    assert (calibration.data, calibration.options.precision) == ("squares", "float32")
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,7 @@ def test_a_lesion_is_covered_if_all_of_its_images_are() -> None:
         [[0.9, 0.1, 0], [0.1, 0.9, 0], [0.8, 0.1, 0.1], [0.2, 0.5, 0.3], [0, 0.2, 0.8]]
     ).double()
     calibration = PredictionSetCalibration(
-        coverage=0.9, mode="det", samples=1, sampler="independent", precision="float32",
-        thresholds=(0.5, 0.6, 1.0), unit="lesion", units=(9, 9, 1),
+        coverage=0.9, options=DET, thresholds=(0.5, 0.6, 1.0), unit="lesion", units=(9, 9, 1),
         confidences=(0.6, 0.6, 1.0), data="squares",
         data_sha256="0" * 64,
     )  # fmt: skip
@@ -196,7 +195,7 @@ def test_calibrate_stores_sets_that_cover_its_images(
     new, options = tmp_path / "new", {"samples": [2, "auto"], "coverage": CoverageSettings((0.5,))}
     config = calibrate_checkpoint(checkpoint_folder, new, parts, CPU, **options)
     assert read_config(new) == config
-    assert [(entry.mode, entry.samples) for entry in config.prediction_sets] == [
+    assert [(entry.options.mode, entry.options.samples) for entry in config.prediction_sets] == [
         ("det", 1), ("stoch", 2), ("stoch", 4),
     ]  # fmt: skip
     model = EulerLoRA.load(new, "cpu")

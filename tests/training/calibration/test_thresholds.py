@@ -26,7 +26,7 @@ from eulerlora.settings import UNSCALED
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import CheckpointError, OutputPathError
 from eulerlora_contract.sampling import MODES, Auto, Precision, Views
-from tests.conftest import config_of, random_network
+from tests.conftest import DET, STOCH, config_of, random_network
 from tests.damaged_checkpoints import DAMAGES
 from tests.training.conftest import list_images
 from training.calibration.calibrate import calibrate, calibrate_checkpoint
@@ -77,7 +77,7 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
 ) -> None:
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
     thresholds = thresholds_of(model, images)
-    assert [(threshold.mode, threshold.samples) for threshold in thresholds] == [
+    assert [(threshold.options.mode, threshold.options.samples) for threshold in thresholds] == [
         ("det", 1),
         *(("stoch", count) for count in CALIBRATED_SAMPLES[:-1]),
     ]
@@ -111,8 +111,8 @@ def test_auto_keeps_the_boundaries_and_is_measured_at_each_image_s_last_round() 
     config = with_thresholds(config_of(random_network()), outputs, None, samples)
     margins, (*fixed, auto) = config.margins, config.thresholds
     assert margins is not None
-    assert (auto.mode, auto.samples) == ("stoch", "auto")
-    assert [entry.samples for entry in fixed] == [1, 2, 4]
+    assert auto.options == replace(STOCH, samples="auto")
+    assert [entry.options.samples for entry in fixed] == [1, 2, 4]
     rule = StoppingRule(fixed[-1].msp, margins=margins)
     rounds = {samples: outputs.stoch.first(samples).summary() for samples in (1, 2, 4)}
     scores, ends = [], set()
@@ -313,7 +313,7 @@ def test_a_calibration_stores_all_that_it_fitted_and_all_of_it_is_in_the_revisio
     )
     assert fitted.margins is not None
     assert len(fitted.bfloat16) == 2
-    assert [entry.samples for entry in fitted.thresholds].count("auto") == 2
+    assert [entry.options.samples for entry in fitted.thresholds].count("auto") == 2
     stored = load_checkpoint(tmp_path / "new")
     assert (stored.config, stored.revision) == (fitted, revision_of(fitted))
 
@@ -326,13 +326,13 @@ def test_the_record_of_bfloat16_counts_images_that_change() -> None:
         of_rows = outputs_of(probabilities.log()[:, None, None])
         return CalibrationOutputs(of_rows, of_rows, precision, lesion_images(3, 1), "squares")
 
-    threshold = Threshold(mode="det", samples=1, msp=0.75, kept=1, images=3, data="squares")
+    threshold = Threshold(options=DET, msp=0.75, kept=1, images=3, data="squares")
     config = config_of(random_network(), thresholds=(threshold,))
     det, stoch = precision_changes(
         config, outputs(exact, "float32"), outputs(moved, "bfloat16"), None
     )
     assert (det.images, det.probabilities, det.labels, det.flags) == (3, 2, 1, 1)
-    assert (stoch.samples, stoch.probabilities, stoch.labels, stoch.flags) == (1, 2, 1, 0)
+    assert (stoch.options.samples, stoch.probabilities, stoch.labels, stoch.flags) == (1, 2, 1, 0)
 
 
 def test_a_calibration_in_both_precisions_has_entries_of_each(
@@ -344,11 +344,12 @@ def test_a_calibration_in_both_precisions_has_entries_of_each(
     both = calibrate_checkpoint(
         checkpoint_folder, tmp_path / "new", parts, cpu, precision="bfloat16", **options
     )
-    assert [(change.mode, change.samples) for change in both.bfloat16] == [("det", 1), ("stoch", 2)]
+    compared = [DET, replace(STOCH, samples=2)]
+    assert [change.options.in_precision("float32") for change in both.bfloat16] == compared
     assert read_config(tmp_path / "new") == both
     model = EulerLoRA.load(tmp_path / "new", "cpu", "bfloat16")
-    assert {entry.precision for entry in model.config.thresholds} == {"bfloat16"}
-    assert {entry.precision for entry in model.config.prediction_sets} == {"bfloat16"}
+    assert {entry.options.precision for entry in model.config.thresholds} == {"bfloat16"}
+    assert {entry.options.precision for entry in model.config.prediction_sets} == {"bfloat16"}
     alone = calibrate(load_checkpoint(tmp_path / "new"), parts, cpu, **options).config
     assert alone.bfloat16 == ()
     assert both.in_precision("float32").thresholds == alone.thresholds
@@ -356,5 +357,5 @@ def test_a_calibration_in_both_precisions_has_entries_of_each(
     assert both.features == alone.features
     rounded = both.in_precision("bfloat16").thresholds
     for entry, exact in zip(rounded, alone.thresholds, strict=True):
-        assert (entry.mode, entry.samples) == (exact.mode, exact.samples)
+        assert entry.options == exact.options.in_precision("bfloat16")
     assert [entry.msp for entry in rounded] != [entry.msp for entry in alone.thresholds]

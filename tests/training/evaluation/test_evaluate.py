@@ -22,6 +22,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora_contract.checkpoints import ClassName, ScoreThreshold, TargetClasses, Threshold
+from tests.conftest import DET
 from tests.training.conftest import list_images, write_training_images
 from training.data.copies import image_digests
 from training.data.images import (
@@ -315,7 +316,7 @@ def test_the_ranking_of_a_class_with_few_lesions_has_no_interval() -> None:
 
 DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))
 THRESHOLDS = Threshold(
-    mode="det", samples=1, msp=0.6, kept=0.95, images=4, data="squares",
+    options=DET, msp=0.6, kept=0.95, images=4, data="squares",
     energy=ScoreThreshold(threshold=-2.0, kept=0.95, upper_quartile=-3.0),
     feature_distance=ScoreThreshold(threshold=1.5, kept=0.95, upper_quartile=1.0),
 )  # fmt: skip

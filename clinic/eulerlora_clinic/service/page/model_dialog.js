@@ -98,7 +98,7 @@ function thresholdTable(thresholds) {
         html(
           "tr",
           {},
-          html("th", { scope: "row" }, passesOf(threshold)),
+          html("th", { scope: "row" }, passesOf(threshold.options)),
           html("td", {}, withKept(threshold.msp, threshold.kept)),
           html("td", {}, distanceThreshold(threshold.feature_distance)),
           html(

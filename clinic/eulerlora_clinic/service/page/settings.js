@@ -24,13 +24,13 @@ export function settingsOf(model, policy) {
     settings.push({ mode: "stoch", samples });
   }
   // needs decision margins, which a model has with the threshold of its answers
-  if (model.thresholds.some(({ samples }) => samples === AUTO)) {
+  if (model.thresholds.some(({ options }) => options.samples === AUTO)) {
     settings.push({ mode: "stoch", samples: AUTO });
   }
   const described = settings.map((setting) => ({
     ...setting,
     fitted: policy !== null && isFitted(setting, model, policy.policy.evidence),
-    flag: model.thresholds.some((threshold) => isSame(setting, threshold)),
+    flag: model.thresholds.some(({ options }) => isSame(setting, options)),
   }));
   const preferred = [policy ?? DEFAULT, DEFAULT].map((one) =>
     described.find((setting) => isSame(setting, one)));
