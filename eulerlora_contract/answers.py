@@ -637,8 +637,8 @@ class ImageLimits(WireModel):
     """Greatest width times height of a JPEG, which is reduced on decoding."""
     max_request_pixels: PositiveInt
     """Greatest sum over the images of a request."""
-    dicom: bool = False
-    """DICOM files are accepted."""
+    media_types: tuple[str, ...]
+    """Of the accepted files."""
 
 
 class PredictionSetOptions(WireModel):

@@ -15,8 +15,8 @@ from typing import Literal
 from eulerlora_contract.errors import ImageError, ImageSizeError, UnsupportedImageError
 from eulerlora_contract.settings import PositiveInt, Settings
 
-Format = Literal["JPEG", "PNG", "WEBP", "DICOM"]
-"""By their names in Pillow. DICOM, which a service may allow, holds another or becomes one."""
+Format = Literal["JPEG", "PNG", "WEBP"]
+"""By their names in Pillow."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,18 @@ KEPT_WEBP_CHUNKS = frozenset({b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ICCP", b"ANI
 class ImageHeader:
     """The format and size of an image file, as its first header declares them.
 
-    The size is in pixels, as stored; of a DICOM file, estimated from its length.
+    Attributes:
+        format: A `Format`, or the name of a container that holds an image.
+        width: In pixels, as stored.
+        height: Likewise.
+        is_estimated: The size is estimated from the length of the file.
     """
 
-    format: Format
+    format: str
     width: int
     height: int
     is_progressive: bool = False
+    is_estimated: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -275,7 +280,7 @@ def check_pixels(size: tuple[int, int], max_pixels: int) -> None:
         )
 
 
-def broken(file_format: Format) -> ImageError:
+def broken(file_format: str) -> ImageError:
     return ImageError(f"the {file_format} data is broken or truncated")
 
 

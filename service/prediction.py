@@ -38,7 +38,6 @@ from eulerlora_contract.problems import (
 )
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import AUTO
-from service.decoding.dicom import is_dicom
 from service.decoding.formats import estimated_s, header_of
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.pool import DecoderPool
@@ -71,6 +70,7 @@ class _RequestImage:
         index: In a batch.
         pixels: Width times height, from its header.
         estimated_s: CPU seconds to decode it.
+        is_estimated: So is the number of pixels.
         problem: Of a file without a header; then the numbers are 0.
     """
 
@@ -78,6 +78,7 @@ class _RequestImage:
     index: int | None
     pixels: int = 0
     estimated_s: float = 0.0
+    is_estimated: bool = False
     problem: Problem | None = None
 
     @classmethod
@@ -89,7 +90,7 @@ class _RequestImage:
             header = header_of(upload.content, limits)
         except Problem as problem:
             return cls(upload, index, problem=problem)
-        return cls(upload, index, header.pixels, estimated_s(header))
+        return cls(upload, index, header.pixels, estimated_s(header), header.is_estimated)
 
 
 class Pipeline:
@@ -279,7 +280,7 @@ class Pipeline:
             served.model.config.preprocessing,
             served.sampling_digest,
             with_quality=request.interpretation.needs_quality,
-            pixels=None if is_dicom(upload.content) else image.pixels,
+            pixels=None if image.is_estimated else image.pixels,
         )
         decode = partial(self._decoder.decode, job, client=request.client)
         try:

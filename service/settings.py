@@ -6,17 +6,25 @@ import reprlib
 import resource
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from ipaddress import IPv6Address, ip_network
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.image_formats import ImageLimits
 from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES
 from eulerlora_contract.settings import PositiveInt, Settings, first_error
+from service.containers import ImageContainer, check_library, container_names, image_containers
 from service.options import extension_variables
 
 PREFIX = "EULERLORA_SERVE_"
@@ -74,8 +82,23 @@ class ImageSettings(ImageLimits):
 
     max_request_pixels: PositiveInt = 512_000_000
     """Of all images of a request together."""
-    dicom: bool = False
-    """Also accept DICOM files; needs `pip install eulerlora[dicom]`."""
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, bool]
+    """By the name of an installed image container: also accept it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_names(cls, values: Any) -> Any:
+        for name in values:
+            if name not in cls.model_fields and name not in container_names():
+                raise ValueError(f"unknown key {reprlib.repr(name)}")
+        return values
+
+    @property
+    def containers(self) -> list[ImageContainer]:
+        """The containers that are accepted."""
+        accepted = self.__pydantic_extra__
+        return [one for name, one in image_containers().items() if accepted.get(name)]
 
 
 class BodySettings(Settings):
@@ -216,7 +239,7 @@ def settings_of_environment() -> ServiceSettings:
     Raises:
         SettingsError: For an unknown name, except of a service link, and for a value out of range.
     """
-    known = {*variables(ServiceSettings), *extension_variables()}
+    known = {*variables(ServiceSettings), *container_variables(), *extension_variables()}
     for name, value in os.environ.items():
         is_unknown = name.upper().startswith(PREFIX) and name.upper() not in known
         if is_unknown and not _SERVICE_LINK.fullmatch(f"{name}={value}"):
@@ -230,8 +253,9 @@ def settings_of_environment() -> ServiceSettings:
 def check_consistency(settings: ServiceSettings) -> None:
     """Raises SettingsError, with both names and values, for settings that cannot work together."""
     images, bodies, life = settings.images, settings.bodies, settings.life
-    if images.dicom and find_spec("pydicom") is None:
-        raise SettingsError("images.dicom: expected pydicom; run pip install eulerlora[dicom]")
+    for name, is_accepted in images.__pydantic_extra__.items():
+        if is_accepted:
+            check_library(name)
     drained_s = life.drain_s + bodies.upload_timeout_s + settings.deadline_s + STOP_MARGIN_S
     at_most = (
         ("images.min_side", images.min_side, "images.max_side", images.max_side),
@@ -272,3 +296,8 @@ def variables(kind: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
             yield from variables(field.annotation, variable + NESTED)
         else:
             yield variable
+
+
+def container_variables() -> list[str]:
+    """The variables that switch on the installed image containers."""
+    return [f"{PREFIX}IMAGES{NESTED}{name.upper()}" for name in container_names()]

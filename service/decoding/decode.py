@@ -5,8 +5,7 @@ from dataclasses import replace
 from eulerlora.images.decode import RgbImage
 from eulerlora.images.decode import decode as decode_image
 from eulerlora_contract.answers import PredictionWarning, WarningCode
-from service.decoding import dicom
-from service.decoding.formats import Declared, header_of, image_problems
+from service.decoding.formats import Declared, container_of, header_of, image_problems
 from service.settings import ImageSettings
 
 
@@ -26,12 +25,13 @@ def decode(
             (`jpeg_reduction`).
 
     Raises:
-        UnsupportedMedia: For any format but JPEG, PNG and WebP, and DICOM if the limits allow it.
+        UnsupportedMedia: For any format but JPEG, PNG, WebP and the containers of the settings.
         UnusableImage: For a file that is broken or animated, or whose header is outside the limits.
     """
     with image_problems():
         file_format = header_of(data, limits).format
-        content = dicom.image_file(data, limits) if file_format == "DICOM" else data
+        container = container_of(data, limits)
+        content = data if container is None else container.image_file(data, limits)
         image = decode_image(content, input_side, limits)
     if declared is None or not declared.disagrees(file_format):
         return image

@@ -5,15 +5,18 @@ service makes the text from the number of a sentence and the numbers in it.
 """
 
 import re
+from collections.abc import Mapping
+from functools import cache
 from itertools import product
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from eulerlora_contract.settings import Settings
+from service.containers import image_containers
 
 _OTHER = "the image cannot be decoded"
-_FORMATS = ("JPEG", "PNG", "WEBP", "DICOM")
+_FORMATS = ("JPEG", "PNG", "WEBP")
 _MODES = (
     "1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV",
     "I", "I;16", "I;16B", "I;16L", "F",
@@ -28,11 +31,9 @@ _REASONS = (
       for one, other in product(("RGB", "L", "CMYK"), _MODES)),
 )  # fmt: skip
 _JPEG = "expected a baseline or progressive JPEG of 8 bits per sample in gray, RGB or CMYK; "
-_DICOM = "DICOM: expected "
-SENTENCES = (
+_SENTENCES = (
     _OTHER,
     "decoding the image takes too much memory",
-    *(f"the {one} data is broken or truncated" for one in _FORMATS),
     "the image is damaged or truncated",
     "the image contradicts its own header",
     "the image has indexed colours but no palette",
@@ -59,18 +60,7 @@ SENTENCES = (
     *("expected a PNG of standard dynamic range; its transfer function is "
       f"{one}, whose look depends on the screen" for one in ("PQ", "HLG")),
     *(f"images of mode {mode} cannot be converted to RGB" for mode in _MODES),
-    "expected a DICOM file of VL Photographic Image Storage or Dermoscopic Photography Image "
-    "Storage",
-    "expected the DICOM transfer syntax uncompressed little-endian, JPEG Baseline or Extended, or "
-    "JPEG 2000",
-    f"{_DICOM}a single frame", f"{_DICOM}8 bits per sample", f"{_DICOM}RGB or YBR colours",
-    f"{_DICOM}the class of the file meta information",
-    f"{_DICOM}RGB, YBR_FULL or YBR_FULL_422 in uncompressed pixels",
-    f"{_DICOM}RGB, YBR_FULL or YBR_FULL_422 in JPEG",
-    f"{_DICOM}RGB, YBR_ICT or YBR_RCT in JPEG 2000",
-    f"{_DICOM}a compressed image of the stated size in colour",
     # Warnings
-    *(f"declared as another type, decoded as {one}" for one in _FORMATS),
     *(f"converted from {mode} to RGB" for mode in _MODES),
     *(f"converted from 16 bits of {mode} to RGB" for mode in _WIDE_MODES),
     *(f"converted from the embedded {source} to sRGB" for source in _SOURCES),
@@ -83,35 +73,57 @@ SENTENCES = (
     "the picture shows a ruler, which alone can make it unfamiliar: crop it, or take the picture "
     "without it, and send it again",
 )  # fmt: skip
-"""The sentences; `#` is a number that the image decides. The first is for all others."""
-_NUMBERS = {sentence: number for number, sentence in enumerate(SENTENCES)}
 _DIGITS = re.compile(r"\d[\d,]*")
+
+
+@cache
+def sentences() -> Mapping[str, int]:
+    """The numbers of the sentences, those of the installed containers included.
+
+    `#` is a number that the image decides. The first sentence is for all others.
+    """
+    containers = image_containers().values()
+    formats = (*_FORMATS, *(one.name for one in containers))
+    texts = (
+        *_SENTENCES,
+        *(f"the {one} data is broken or truncated" for one in formats),
+        *(f"declared as another type, decoded as {one}" for one in formats),
+        *(sentence for one in containers for sentence in one.sentences),
+    )
+    return {text: number for number, text in enumerate(texts)}
 
 
 class Detail(Settings):
     """A sentence by its number, and the values in it."""
 
-    number: Annotated[int, Field(ge=0, lt=len(SENTENCES))]
+    number: Annotated[int, Field(ge=0)]
     values: tuple[Annotated[int, Field(ge=0, lt=2**40)], ...] = ()
 
     @model_validator(mode="after")
     def _all_values(self) -> Self:
-        if len(self.values) != SENTENCES[self.number].count("#"):
+        if self.number >= len(sentences()):
+            raise ValueError("expected the number of a sentence")
+        if len(self.values) != self._sentence.count("#"):
             raise ValueError("expected a value for every number of the sentence")
         return self
 
     @classmethod
     def of(cls, text: str) -> Self:
         """The detail that says `text`; that of another sentence is the first."""
-        if text in _NUMBERS:
-            return cls(number=_NUMBERS[text])
-        number = _NUMBERS.get(_DIGITS.sub("#", text))
+        numbers = sentences()
+        if text in numbers:
+            return cls(number=numbers[text])
+        number = numbers.get(_DIGITS.sub("#", text))
         if number is None:
             return cls(number=0)
         values = tuple(int(digits.replace(",", "")) for digits in _DIGITS.findall(text))
         return cls(number=number, values=values)
 
     @property
+    def _sentence(self) -> str:
+        return list(sentences())[self.number]
+
+    @property
     def text(self) -> str:
         values = iter(self.values)
-        return re.sub("#", lambda _: f"{next(values):,}", SENTENCES[self.number])
+        return re.sub("#", lambda _: f"{next(values):,}", self._sentence)

@@ -41,7 +41,8 @@ class DecodeJob:
     Attributes:
         sampling_digest: Of the model, for the content seed.
         with_quality: Also measure the image quality.
-        pixels: Width times height by the header, which the service has read; None for DICOM.
+        pixels: Width times height by the header, which the service has read; None if the
+            header has an estimate.
     """
 
     content: bytes
@@ -90,7 +91,7 @@ class _DecodedFields(Settings):
 
 
 _MODULE = re.compile(
-    "^(PIL|eulerlora|eulerlora_contract|numpy|pydicom|service|torch)"
+    "^(PIL|eulerlora(_[a-z]{1,20})?|numpy|service|torch)"
     r"(\.[a-zA-Z0-9_]{1,40}){0,5}\Z"
 )
 _Line = tuple[Annotated[str, Field(pattern=_MODULE)], Annotated[int, Field(ge=0, le=99_999)]]

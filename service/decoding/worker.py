@@ -28,7 +28,7 @@ from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from eulerlora_contract.quality import has_frame, measure_quality
-from service.decoding import dicom, sandbox
+from service.decoding import sandbox
 from service.decoding.decode import decode
 from service.decoding.details import Detail
 from service.decoding.fork_server import MAX_REQUEST_BYTES, NUMBER
@@ -222,8 +222,8 @@ def _warm_up(limits: ImageSettings) -> None:
     What is imported here does not count as memory of a job.
     """
     Image.init()  # imports the plugins of Pillow
-    if limits.dicom:
-        dicom.load_library()
+    for container in limits.containers:
+        container.load_library()
     side = limits.min_side
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     turned = Image.Exif()

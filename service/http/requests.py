@@ -30,7 +30,7 @@ from eulerlora_contract.problems import (
     Problem,
     UnsupportedMedia,
 )
-from service.decoding.formats import ALL_MEDIA_TYPES, NEUTRAL, Declared, without_parameters
+from service.decoding.formats import NEUTRAL, Declared, formats_by_media_type, without_parameters
 
 FILE_PART = "file"
 FILES_PART = "files"
@@ -112,7 +112,7 @@ async def read_file(request: Request) -> Upload:
         if len(uploads) != 1:
             raise InvalidUpload(f"expected one file, got {len(uploads)}")
         upload = uploads[0]
-    elif media_type in NEUTRAL or media_type in ALL_MEDIA_TYPES or media_type.startswith("image/"):
+    elif media_type in {*NEUTRAL, *formats_by_media_type()} or media_type.startswith("image/"):
         chunks = [chunk async for chunk in request.stream()]
         upload = Upload(b"".join(chunks), Declared(media_type))
     else:

@@ -17,6 +17,7 @@ from eulerlora_contract.answers import (
 )
 from eulerlora_contract.problems import NotReady, UnknownModel
 from eulerlora_contract.sampling import MAX_SAMPLES
+from service.decoding.formats import MEDIA_TYPES
 from service.extensions import Extension
 from service.fair_sharing import ClientTurns
 from service.http.requests import while_connected
@@ -109,7 +110,8 @@ def model_details(
     served: ServedModel, settings: ServiceSettings, extensions: Iterable[Extension] = ()
 ) -> ModelDetails:
     """The response body of `/models/{name}`."""
-    config = served.model.config
+    config, images = served.model.config, settings.images
+    media_types = (*MEDIA_TYPES, *(container.media_type for container in images.containers))
     return ModelDetails(
         name=served.name,
         revision=served.model.revision,
@@ -119,7 +121,7 @@ def model_details(
         input_size=config.preprocessing.size,
         precision=served.model.precision,
         precision_reason=served.model.precision_reason,
-        image_limits=ImageLimits(**settings.images.model_dump()),
+        image_limits=ImageLimits(**images.model_dump(), media_types=media_types),
         max_body_bytes=settings.bodies.max_bytes,
         max_samples=MAX_SAMPLES,
         views=config.views,

@@ -55,9 +55,11 @@ def declared(package: str) -> set[str]:
     if package in {"eulerlora_client", "eulerlora_contract"}:
         return names(project(package)["dependencies"]) | contract()
     if package == "eulerlora_clinic":
-        return names(project("clinic")["dependencies"]) | declared("service") | declared("training")
+        clinic = project("clinic")
+        needed = clinic["dependencies"] + clinic["optional-dependencies"]["dicom"]
+        return names(needed) | declared("service") | declared("training")
     chosen = {
-        "service": ["serve", "dicom"],
+        "service": ["serve"],
         "training": ["train"],
         "eulerlora": ["hub", "onnx", "peft", "signing", "notebook"],
     }

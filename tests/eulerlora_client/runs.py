@@ -26,6 +26,7 @@ DETAILS = {
         "max_pixels": 24_000_000,
         "max_jpeg_pixels": 64_000_000,
         "max_request_pixels": 512_000_000,
+        "media_types": ["image/jpeg", "image/png", "image/webp"],
     },
     "max_body_bytes": 100_000,
     "max_samples": 64,

@@ -15,8 +15,8 @@ import numpy as np
 from PIL import Image
 from pydicom.encaps import encapsulate
 
-from tests.service.decoding.test_dicom import EXPLICIT, IMPLICIT, J2K, J2K_LOSSLESS, dicom_file
-from tests.service.decoding.test_dicom import JPEG as JPEG_BASELINE
+from clinic.tests.service.test_dicom import EXPLICIT, IMPLICIT, J2K, J2K_LOSSLESS, dicom_file
+from clinic.tests.service.test_dicom import JPEG as JPEG_BASELINE
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 SIZE = (64, 48)

@@ -89,7 +89,9 @@ def file(content: bytes, name: str = "input") -> Path:
     return path
 
 
-LIMITS = ImageSettings(dicom=True, min_side=1, max_pixels=200_000, max_jpeg_pixels=200_000)
+LIMITS = ImageSettings.model_validate(
+    {"dicom": True, "min_side": 1, "max_pixels": 200_000, "max_jpeg_pixels": 200_000}
+)
 
 
 def image(content: bytes) -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from eulerlora_clinic.audit.log import SECRET_VARIABLE, AuditEntry, AuditLog, read_secret
 from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, read_policy
 from eulerlora_clinic.service.decisions import DECISIONS_PATH, MAX_DECISION_BYTES, decision_routes
+from eulerlora_clinic.service.dicom import DICOM
 from eulerlora_clinic.service.fhir import FHIR, FHIR_JSON
 from eulerlora_clinic.service.metrics import ClinicMetrics
 from eulerlora_clinic.service.page import page_files
@@ -95,7 +96,7 @@ class Clinic(Extension):
                 self.policy,
                 classes,
                 is_audited=self.audit is not None,
-                reads_dicom=settings.images.dicom,
+                reads_dicom=DICOM in settings.images.containers,
             )
 
         router.include_router(file_routes("/", "/page", read_page))

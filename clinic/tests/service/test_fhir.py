@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
 from clinic.tests.service.conftest import app_of
+from clinic.tests.service.test_dicom import dicom_file
 from eulerlora.model import EulerLoRA
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_clinic.policy.results import WARNING
@@ -27,7 +28,6 @@ from eulerlora_contract.problems import NotAcceptable
 from service.http.responses import JSON
 from service.inference.engine import ServedModel
 from tests.markdown import code_blocks
-from tests.service.decoding.test_dicom import dicom_file
 from tests.service.real_server import run_server
 
 bundles = pytest.importorskip("fhir.resources.R4B.bundle")

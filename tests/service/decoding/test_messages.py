@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eulerlora.settings import Preprocessing
-from service.decoding.details import SENTENCES, Detail
+from service.decoding.details import Detail, sentences
 from service.decoding.formats import Declared
 from service.decoding.messages import (
     HEADER,
@@ -30,7 +30,7 @@ from service.settings import ImageSettings
 JOB = DecodeJob(b"", Declared(None, "\udcff.png"), Preprocessing(size=8), "r")
 PIXELS = 81
 QUALITY = {"width": 9, "height": 9, "brightness": 0.5, "dark_share": 0, "bright_share": 0}
-SIZES = next(number for number, text in enumerate(SENTENCES) if text.count("#") == 4)
+SIZES = next(number for number, text in enumerate(list(sentences())) if text.count("#") == 4)
 FIELDS: dict[str, Any] = {"content_seed": 1, "warnings": [], "quality": None}
 
 
@@ -96,7 +96,7 @@ def test_a_job_and_its_result_survive_the_way(png, canvas: tuple[int, int] | Non
         answer(pixels(), decode_s=0.1),  # which the service measures
         answer(pixels(), warnings=[{"code": "c"}]),
         answer(pixels(), warnings=[{"code": "frame", "message": "free text"}]),
-        answer(pixels(), warnings=[{"code": "frame", "detail": {"number": len(SENTENCES)}}]),
+        answer(pixels(), warnings=[{"code": "frame", "detail": {"number": len(sentences())}}]),
         answer(pixels(), warnings=[{"code": "free", "detail": {"number": 1}}]),
         answer(pixels(), warnings=20 * [{"code": "frame", "detail": {"number": 1}}]),
         answer(pixels(), quality=QUALITY | {"sharpness": 1}),

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from service.settings import DecodingSettings, ImageSettings
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.service.conftest import encoded
 from tests.service.decoding.hostile import ATTACKS
-from tests.service.decoding.test_dicom import IMPLICIT, J2K, JPEG, compressed, dicom_file
 
 SETTINGS = DecodingSettings(workers=1, timeout_s=120, cpu_s=60, client_s_per_minute=600)
 LIMITS = ImageSettings()
@@ -135,18 +134,16 @@ def image_files(photo: Image.Image) -> Iterator[bytes]:
         content = encoded(image, file_format, **options)
         yield content
         yield content[: 3 * len(content) // 4]
-    for charset in ("ISO_IR 192", "ISO 2022 IR 87", "ISO_IR 166", "UNKNOWN"):
-        yield dicom_file(photo.tobytes(), SpecificCharacterSet=charset, PatientName=None)
-    yield dicom_file(photo.tobytes(), IMPLICIT, ICCProfile=profile)
-    yield compressed(photo, "JPEG", JPEG, PhotometricInterpretation="YBR_FULL_422")
-    yield compressed(photo, "JPEG2000", J2K)
-    yield compressed(photo, "JPEG2000", J2K)[:-200]
 
 
 def test_a_decoder_in_its_sandbox_decodes_and_refuses_as_this_process(photo) -> None:
-    limits = ImageSettings(dicom=True)
+    check_as_in_this_process(image_files(photo), LIMITS)
+
+
+def check_as_in_this_process(files: Iterable[bytes], limits: ImageSettings) -> None:
+    """Checks that a decoder has the results of `run_job` in this process."""
     process = DecodingProcess(limits, SETTINGS, FORK_SERVER)
-    for number, content in enumerate(image_files(photo)):
+    for number, content in enumerate(files):
         job = DecodeJob(content, Declared("image/png", "a.jpg"), INPUT, "r", with_quality=True)
         result, _ = asyncio.run(process.run(job))
         expected = run_job(job, limits)

@@ -62,7 +62,8 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
         {"name": name, "description": name.upper()} for name in ("bkl", "mel", "nv")
     ]
     assert (body["adapters"], body["input_size"], body["max_samples"]) == (2, 32, 64)
-    assert body["image_limits"] == ImageSettings().model_dump()
+    kinds = ["image/jpeg", "image/png", "image/webp"]
+    assert body["image_limits"] == {**ImageSettings().model_dump(), "media_types": kinds}
     assert {
         (entry["options"]["mode"], entry["options"]["samples"]) for entry in body["thresholds"]
     } == {

@@ -1,6 +1,7 @@
 """DICOM files: the image inside, as a JPEG or PNG file for the decoder of all images.
 
-Only files that the setting `images.dicom` allows get here. Before pydicom parses a file, its class
+An image container of the service (`service.containers`): only files that the setting `images.dicom`
+allows get here. Before pydicom parses a file, its class
 and transfer syntax must be known ones, so that no deflated data set is ever expanded. No message
 contains a value of the file.
 """
@@ -8,7 +9,7 @@ contains a value of the file.
 import codecs
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -22,14 +23,15 @@ from eulerlora_contract.image_formats import (
     RGB,
     YCC,
     ImageHeader,
+    ImageLimits,
     broken,
     check_size,
     read_image_file,
     with_jpeg_transform,
 )
-from service.settings import ImageSettings
+from service.containers import ImageContainer
 
-MEDIA_TYPE, EXTENSION = "application/dicom", ".dcm"
+_NAME = "DICOM"
 _MAGIC, _MAGIC_AT = b"DICM", 128
 _CLASSES = {
     "1.2.840.10008.5.1.4.1.1.77.1.4": "VL Photographic Image Storage",
@@ -39,6 +41,15 @@ _NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")  # implicit and explicit 
 _JPEG = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
 _JPEG_2000 = ("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")
 _SYNTAXES = "uncompressed little-endian, JPEG Baseline or Extended, or JPEG 2000"
+
+_CLASS_EXPECTED = f"expected a DICOM file of {' or '.join(_CLASSES.values())}"
+_SYNTAX_EXPECTED = f"expected the DICOM transfer syntax {_SYNTAXES}"
+_FRAMES, _BITS, _COLOURS = "a single frame", "8 bits per sample", "RGB or YBR colours"
+_SAME_CLASS = "the class of the file meta information"
+_NATIVE_COLOURS = "RGB, YBR_FULL or YBR_FULL_422 in uncompressed pixels"
+_JPEG_COLOURS = "RGB, YBR_FULL or YBR_FULL_422 in JPEG"
+_JPEG_2000_COLOURS = "RGB, YBR_ICT or YBR_RCT in JPEG 2000"
+_SAME_SIZE = "a compressed image of the stated size in colour"
 
 _META_GROUP, _CLASS, _SYNTAX = 0x0002, 0x0002, 0x0010  # elements of the file meta information
 _LONG_LENGTHS = {b"OB", b"OW", b"UN", b"SQ", b"UT"}
@@ -66,21 +77,6 @@ class _DicomImage:
     pixel_data: bytes
 
 
-def is_dicom(data: bytes) -> bool:
-    """Compares the magic number of DICOM files (PS3.10, 7.1)."""
-    return data[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] == _MAGIC
-
-
-def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
-    """A header with an estimated size; the file meta information does not have the size.
-
-    Raises as `_transfer_syntax`.
-    """
-    pixels = len(data) * _PIXELS_PER_BYTE[_transfer_syntax(data)]
-    side = int(min(pixels, limits.max_pixels) ** 0.5)
-    return ImageHeader("DICOM", side, side)
-
-
 def _transfer_syntax(data: bytes) -> tuple[str, ...]:
     """_NATIVE, _JPEG or _JPEG_2000, from the file meta information alone.
 
@@ -89,42 +85,15 @@ def _transfer_syntax(data: bytes) -> tuple[str, ...]:
     """
     elements = dict(_meta_elements(data))
     if elements.get(_CLASS) not in _CLASSES:
-        raise UnsupportedImageError(f"expected a DICOM file of {' or '.join(_CLASSES.values())}")
+        raise UnsupportedImageError(_CLASS_EXPECTED)
     for group in (_NATIVE, _JPEG, _JPEG_2000):
         if elements.get(_SYNTAX) in group:
             return group
-    raise UnsupportedImageError(f"expected the DICOM transfer syntax {_SYNTAXES}")
+    raise UnsupportedImageError(_SYNTAX_EXPECTED)
 
 
-def image_file(data: bytes, limits: ImageSettings) -> bytes:
-    """The image in a DICOM file as a JPEG or PNG file.
-
-    Raises:
-        UnsupportedImageError: For another number of images, bit depth or colour space.
-        ImageError: For a damaged file.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of pydicom have values of the file
-        image = _parsed(data, _transfer_syntax(data))
-        check_size(ImageHeader("DICOM", *image.size), limits)
-        try:
-            if image.syntax == _NATIVE:
-                return _native_file(image)
-            return _jpeg_file(image, limits) if image.syntax == _JPEG else _jpeg_2000_file(image)
-        except ImageError:
-            raise
-        except Exception:  # of pydicom and Pillow; their messages may have values of the file
-            raise broken("DICOM") from None
-
-
-def load_library() -> None:
-    """Imports pydicom and silences it: its messages have values of the file."""
-    import pydicom.encaps  # noqa: F401, PLC0415 - an optional dependency
-    from pydicom.charset import python_encoding  # noqa: PLC0415
-
-    for encoding in python_encoding.values():
-        codecs.lookup(encoding)  # imports it, which a decoder in its sandbox cannot
-    logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
+def _unmet(expectation: str) -> ImageError:
+    return ImageError(f"{_NAME}: expected {expectation}")
 
 
 def _meta_elements(data: bytes) -> Iterator[tuple[int, str]]:
@@ -143,7 +112,7 @@ def _meta_elements(data: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _parsed(data: bytes, syntax: tuple[str, ...]) -> _DicomImage:
-    load_library()
+    DICOM.load_library()
     from pydicom import dcmread  # noqa: PLC0415
 
     try:
@@ -158,16 +127,16 @@ def _parsed(data: bytes, syntax: tuple[str, ...]) -> _DicomImage:
             bytes(found["PixelData"]),
         )
         expectations = {
-            "a single frame": int(found["NumberOfFrames"] or 1) == 1,
-            "8 bits per sample": found["BitsAllocated"] == found["BitsStored"] == 8,
-            "RGB or YBR colours": found["SamplesPerPixel"] == 3,
-            "the class of the file meta information": str(found["SOPClassUID"]) in _CLASSES,
+            _FRAMES: int(found["NumberOfFrames"] or 1) == 1,
+            _BITS: found["BitsAllocated"] == found["BitsStored"] == 8,
+            _COLOURS: found["SamplesPerPixel"] == 3,
+            _SAME_CLASS: str(found["SOPClassUID"]) in _CLASSES,
         }
     except Exception:  # pydicom raises many types, with values of the file in their messages
-        raise broken("DICOM") from None
+        raise broken(_NAME) from None
     for expected, is_met in expectations.items():
         if not is_met:
-            raise ImageError(f"DICOM: expected {expected}")
+            raise _unmet(expected)
     return image
 
 
@@ -175,10 +144,10 @@ def _native_file(image: _DicomImage) -> bytes:
     width, height = image.size
     channels = {"RGB": 3, "YBR_FULL": 3, "YBR_FULL_422": 2}.get(image.photometric)
     if channels is None or (channels == 2 and (width % 2 or image.is_planar)):
-        raise ImageError("DICOM: expected RGB, YBR_FULL or YBR_FULL_422 in uncompressed pixels")
+        raise _unmet(_NATIVE_COLOURS)
     length = channels * width * height
     if len(image.pixel_data) - length not in (0, 1):  # padded to an even length
-        raise broken("DICOM")
+        raise broken(_NAME)
     samples = np.frombuffer(image.pixel_data, np.uint8, length)
     if channels == 2:  # Y, Y, B, R of two pixels (PS3.3, C.7.6.3.1.2)
         pairs = samples.reshape(height, width // 2, 4)
@@ -198,16 +167,16 @@ def _frame(image: _DicomImage) -> bytes:
     return bytes(frame)
 
 
-def _jpeg_file(image: _DicomImage, limits: ImageSettings) -> bytes:
+def _jpeg_file(image: _DicomImage, limits: ImageLimits) -> bytes:
     """The frame with the profile. Its markers say how colours are stored, or the tag."""
     frame = _frame(image)
     file = read_image_file(frame, limits)
     if file.header.size != image.size or len(file.sampling) != 3:
-        raise ImageError("DICOM: expected a compressed image of the stated size in colour")
+        raise _unmet(_SAME_SIZE)
     if not file.has_colour_marker:
         transforms = {"RGB": RGB, "YBR_FULL": YCC, "YBR_FULL_422": YCC}
         if image.photometric not in transforms:
-            raise ImageError("DICOM: expected RGB, YBR_FULL or YBR_FULL_422 in JPEG")
+            raise _unmet(_JPEG_COLOURS)
         frame = with_jpeg_transform(frame, transforms[image.photometric])
     return _with_profile(frame, image.profile)
 
@@ -215,9 +184,9 @@ def _jpeg_file(image: _DicomImage, limits: ImageSettings) -> bytes:
 def _jpeg_2000_file(image: _DicomImage) -> bytes:
     with Image.open(BytesIO(_frame(image)), formats=["JPEG2000"]) as inner:
         if inner.size != image.size or inner.mode != "RGB":
-            raise ImageError("DICOM: expected a compressed image of the stated size in colour")
+            raise _unmet(_SAME_SIZE)
         if image.photometric not in ("RGB", "YBR_ICT", "YBR_RCT"):
-            raise ImageError("DICOM: expected RGB, YBR_ICT or YBR_RCT in JPEG 2000")
+            raise _unmet(_JPEG_2000_COLOURS)
         return _png(inner, image.profile)
 
 
@@ -239,3 +208,67 @@ def _with_profile(jpeg: bytes, profile: bytes) -> bytes:
         for number, chunk in enumerate(chunks[:255], 1)
     )  # fmt: skip
     return jpeg[:2] + b"".join(segments) + jpeg[2:]
+
+
+class Dicom:
+    """DICOM files (`service.containers.ImageContainer`)."""
+
+    name = _NAME
+    media_type = "application/dicom"
+    extension = ".dcm"
+    cpu_s_per_megapixel = 0.05
+    sentences: Sequence[str] = (
+        _CLASS_EXPECTED, _SYNTAX_EXPECTED,
+        *(f"{_NAME}: expected {one}" for one in (
+            _FRAMES, _BITS, _COLOURS, _SAME_CLASS, _NATIVE_COLOURS, _JPEG_COLOURS,
+            _JPEG_2000_COLOURS, _SAME_SIZE,
+        )),
+    )  # fmt: skip
+
+    def is_it(self, data: bytes) -> bool:
+        """Compares the magic number of DICOM files (PS3.10, 7.1)."""
+        return data[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] == _MAGIC
+
+    def read_header(self, data: bytes, limits: ImageLimits) -> ImageHeader:
+        """A header with an estimated size; the file meta information does not have the size.
+
+        Raises:
+            UnsupportedImageError: For another class or transfer syntax.
+        """
+        pixels = len(data) * _PIXELS_PER_BYTE[_transfer_syntax(data)]
+        side = int(min(pixels, limits.max_pixels) ** 0.5)
+        return ImageHeader(_NAME, side, side, is_estimated=True)
+
+    def image_file(self, data: bytes, limits: ImageLimits) -> bytes:
+        """The image as a JPEG or PNG file.
+
+        Raises:
+            UnsupportedImageError: For another class or transfer syntax.
+            ImageError: For another number of images, bit depth or colour space, and a damaged file.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of pydicom have values of the file
+            image = _parsed(data, _transfer_syntax(data))
+            check_size(ImageHeader(_NAME, *image.size), limits)
+            try:
+                if image.syntax == _NATIVE:
+                    return _native_file(image)
+                if image.syntax == _JPEG:
+                    return _jpeg_file(image, limits)
+                return _jpeg_2000_file(image)
+            except ImageError:
+                raise
+            except Exception:  # of pydicom and Pillow; their messages may have values of the file
+                raise broken(_NAME) from None
+
+    def load_library(self) -> None:
+        """Imports pydicom and silences it: its messages have values of the file."""
+        import pydicom.encaps  # noqa: F401, PLC0415 - an optional dependency
+        from pydicom.charset import python_encoding  # noqa: PLC0415
+
+        for encoding in python_encoding.values():
+            codecs.lookup(encoding)  # imports it, which a decoder in its sandbox cannot
+        logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
+
+
+DICOM: ImageContainer = Dicom()

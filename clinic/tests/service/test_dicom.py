@@ -1,8 +1,10 @@
 """DICOM files: the image inside has the answer; everything else is refused without its values."""
 
 import logging
+import sys
 import warnings
 import zlib
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,21 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from eulerlora_clinic.service import dicom
+from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import Problem, UnsupportedMedia, UnusableImage
-from service.decoding import dicom
 from service.decoding.decode import decode
+from service.decoding.details import Detail
 from service.decoding.formats import Declared, estimated_s, header_of
-from service.settings import ImageSettings
+from service.settings import (
+    ImageSettings,
+    ServiceSettings,
+    check_consistency,
+    settings_of_environment,
+)
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.service.conftest import app_of, encoded
+from tests.service.decoding.test_sandbox import check_as_in_this_process
 
 pydicom = pytest.importorskip("pydicom")
 
@@ -27,7 +37,7 @@ from pydicom.dataset import Dataset, FileMetaDataset  # noqa: E402
 from pydicom.encaps import encapsulate  # noqa: E402
 from pydicom.pixels import pixel_array  # noqa: E402
 
-LIMITS = ImageSettings(dicom=True)
+LIMITS = ImageSettings.model_validate({"dicom": True})
 DERMOSCOPIC, PHOTOGRAPHIC = "1.2.840.10008.5.1.4.1.1.77.1.7", "1.2.840.10008.5.1.4.1.1.77.1.4"
 IMPLICIT, EXPLICIT, BIG_ENDIAN, DEFLATED = (
     "1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99",
@@ -297,3 +307,66 @@ def test_the_service_answers_as_for_the_image_and_logs_no_value(model, photo, pn
     assert first == second == third
     assert (refused.status_code, refused.json()["code"]) == (422, "unusable_image")
     assert SECRET not in refused.text + caplog.text
+
+
+def files_of_all_kinds(photo: Image.Image) -> Iterator[bytes]:
+    """Yields a file of every kind that another part of a library decodes, good and damaged."""
+    for charset in ("ISO_IR 192", "ISO 2022 IR 87", "ISO_IR 166", "UNKNOWN"):
+        yield dicom_file(photo.tobytes(), SpecificCharacterSet=charset, PatientName=None)
+    yield dicom_file(photo.tobytes(), IMPLICIT, ICCProfile=rgb_profile(DISPLAY_P3))
+    yield compressed(photo, "JPEG", JPEG, PhotometricInterpretation="YBR_FULL_422")
+    yield compressed(photo, "JPEG2000", J2K)
+    yield compressed(photo, "JPEG2000", J2K)[:-200]
+
+
+def test_a_decoder_in_its_sandbox_decodes_and_refuses_as_this_process(photo) -> None:
+    check_as_in_this_process(files_of_all_kinds(photo), LIMITS)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"SOPClassUID": "1.2.3"}, {"NumberOfFrames": 2}, {"BitsAllocated": 16},
+        {"SamplesPerPixel": 1}, {"PhotometricInterpretation": "MONOCHROME2"}, {"Rows": 49},
+    ],
+)  # fmt: skip
+def test_a_decoder_can_say_why_it_refuses_a_file(photo, attributes) -> None:
+    text = problem_of(dicom_file(photo.tobytes(), **attributes)).detail
+    assert Detail.of(text).text == text
+
+
+def test_a_decoder_can_say_what_is_wrong_with_a_frame(photo) -> None:
+    jpeg = bytearray(encoded(photo, "JPEG", keep_rgb=True))
+    marker = jpeg.index(b"\xff\xee")
+    del jpeg[marker : marker + 16]
+    for data in (
+        dicom_file(encapsulate([bytes(jpeg)]), JPEG, PhotometricInterpretation="MONOCHROME2"),
+        compressed(photo, "JPEG2000", J2K, Rows=49),
+        compressed(photo, "JPEG2000", J2K, PhotometricInterpretation="MONOCHROME2"),
+    ):
+        text = problem_of(data).detail
+        assert text.startswith("DICOM: expected") and Detail.of(text).text == text
+
+
+def test_a_missing_library_ends_the_start_with_the_extra(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    monkeypatch.setitem(sys.modules, "pydicom.encaps", None)
+    settings = ServiceSettings.model_validate({"images": {"dicom": True}})
+    with pytest.raises(SettingsError, match=r"eulerlora-clinic\[dicom\]"):
+        check_consistency(settings)
+
+
+def test_the_environment_variable_switches_it_on(monkeypatch) -> None:
+    for text, is_accepted in (("true", True), ("false", False)):
+        monkeypatch.setenv("EULERLORA_SERVE_IMAGES__DICOM", text)
+        assert (dicom.DICOM in settings_of_environment().images.containers) == is_accepted
+    monkeypatch.setenv("EULERLORA_SERVE_IMAGES__DICOM", "perhaps")
+    with pytest.raises(SettingsError, match="dicom"):
+        settings_of_environment()
+
+
+def test_the_details_of_a_model_list_its_media_type(model) -> None:
+    for accepted in (True, False):
+        with TestClient(app_of(model, images={"dicom": accepted})) as client:
+            limits = client.get("/models/" + model.config.name).json()["image_limits"]
+        assert ("application/dicom" in limits["media_types"]) == accepted
