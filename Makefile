@@ -223,7 +223,7 @@ test-dist: $(UV) ## use the wheels in dist/ in clean environments: client, metho
 	$(call check_wheels,core,$(CONTRACT_WHEEL) dist/eulerlora-*.whl)
 	$(call check_wheels,service,$(CONTRACT_WHEEL) $(call wheel_with,eulerlora,serve))
 	$(call check_wheels,clinic,$(CLIENT_WHEELS) dist/eulerlora-*.whl $(call wheel_with,eulerlora_clinic,serve))
-	$(call check_wheels,site,$(CLIENT_WHEELS) dist/eulerlora-*.whl $(call wheel_with,eulerlora_clinic,train))
+	$(call check_wheels,fit,$(CLIENT_WHEELS) dist/eulerlora-*.whl $(call wheel_with,eulerlora_clinic,train))
 	$(call check_wheels,lab,$(CLIENT_WHEELS) dist/eulerlora-*.whl dist/eulerlora_clinic-*.whl dist/eulerlora_lab-*.whl)
 
 .PHONY: sbom

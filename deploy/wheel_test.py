@@ -82,7 +82,7 @@ def check_clinic(_: Path) -> None:
     print(output("demo"), end="")
 
 
-def check_site(_: Path) -> None:
+def check_fit(_: Path) -> None:
     expect_absent("fastapi")
     output("site", "fit", "--help")
 
@@ -157,7 +157,7 @@ PARTS: Mapping[str, Callable[[Path], None]] = {
     "core": check_core,
     "service": check_service,
     "clinic": check_clinic,
-    "site": check_site,
+    "fit": check_fit,
     "lab": check_lab,
 }
 
