@@ -1,9 +1,8 @@
 """`EulerLoRA`: a checkpoint on a device, ready to predict."""
 
-import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,37 +18,22 @@ from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_chec
 from eulerlora.images.decode import RgbImage
 from eulerlora.images.files import Images, rgb_images
 from eulerlora.images.preprocess import content_seed, network_input
-from eulerlora.nn.network import FEATURES_PER_WIDTH, AdaptedVisionTransformer, predict_images
-from eulerlora.nn.runtime import Runtime, predict_adaptively
+from eulerlora.inference import InferenceModel
 from eulerlora.precision import REQUESTED, decide_precision
-from eulerlora.sampling.adaptive import StoppingRule
-from eulerlora.scores.trajectories import Trajectories
-from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
+from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from eulerlora_contract.answers import PredictionWarning
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import (
-    AUTO,
     Auto,
     Mode,
-    Options,
-    Precision,
     PrecisionChoice,
     Sampler,
     Views,
 )
 
-_MAX_BATCH_IMAGES = 32
-"""Limits the memory of a batch on a device without a limit of rows per pass."""
 
-
-class EulerLoRA:
-    """A model on a device, ready to predict.
-
-    Attributes:
-        classes: The class names, in the order of the probabilities.
-        precision: Of the matrix products.
-        precision_reason: Why it was chosen.
-    """
+class EulerLoRA(InferenceModel):
+    """A checkpoint on a device, ready to predict."""
 
     def __init__(
         self,
@@ -58,15 +42,16 @@ class EulerLoRA:
         runtime: RuntimeSettings = DEFAULT_RUNTIME,
         precision_reason: str = REQUESTED,
     ) -> None:
-        self.runtime: Runtime = Runtime(checkpoint.network, device, runtime)
-        self.config = checkpoint.config.in_precision(runtime.precision)
-        self.revision: str = checkpoint.revision
-        self.feature_distance = checkpoint.feature_distance
+        super().__init__(
+            checkpoint.network,
+            checkpoint.config,
+            checkpoint.revision,
+            checkpoint.feature_distance,
+            device,
+            runtime,
+            precision_reason,
+        )
         self.folder: Path | None = checkpoint.folder
-        self.device = device
-        self.precision: Precision = runtime.precision
-        self.precision_reason = precision_reason
-        self.classes: tuple[str, ...] = checkpoint.config.class_names
 
     @classmethod
     def load(
@@ -179,10 +164,6 @@ class EulerLoRA:
             f"device={str(self.device)!r}, precision={self.precision!r})"
         )
 
-    @property
-    def network(self) -> AdaptedVisionTransformer:
-        return self.runtime.network
-
     def predict(
         self,
         images: Images,
@@ -254,73 +235,6 @@ class EulerLoRA:
             (trajectories,) = self.run(inputs(pictures), [options], batch_size)
         prediction = answer(trajectories, self.config, options, self.feature_distance, coverage)
         return replace(prediction, warnings=(*prediction.warnings, *conversions))
-
-    def options(
-        self,
-        mode: Mode = "det",
-        samples: int | Auto | None = None,
-        sampler: Sampler | None = None,
-        views: Views | None = None,
-    ) -> Options:
-        """Options of a prediction, as `CheckpointConfig.options`."""
-        return self.config.options(mode, samples, sampler, views, self.precision)
-
-    def run(
-        self,
-        inputs: Iterable[tuple[Tensor, int]],
-        options: Sequence[Options],
-        batch_size: int | None = None,
-        rule: StoppingRule | None = None,
-    ) -> list[Trajectories]:
-        """Runs the same images with each of `options`, of which there is at least one.
-
-        `inputs` has the network's input (3, size, size) of each image, in [0, 1], and its seed; it
-        is read batch by batch. `batch_size` of None is as many as run in one pass, up to
-        `_MAX_BATCH_IMAGES`; `rule` of None is `CheckpointConfig.stopping_rule`.
-
-        Raises SettingsError for a seed or an option out of range.
-        """
-        for choice in options:
-            Draw.of(choice)  # raises before an image is read
-        rule = rule or self.config.stopping_rule(self.precision)
-        size = batch_size or max(self._images_per_pass(choice) for choice in options)
-        parts: list[list[Trajectories]] = [[] for _ in options]
-        remaining = iter(inputs)
-        while batch := list(itertools.islice(remaining, size)):
-            pixels = torch.stack([image for image, _ in batch]).to(self.device)
-            seeds = [seed for _, seed in batch]
-            for choice, of_choice in zip(options, parts, strict=True):
-                step = batch_size or self._images_per_pass(choice)
-                for start in range(0, len(seeds), step):
-                    part = slice(start, start + step)
-                    draws = [Draw.of(choice, seed) for seed in seeds[part]]
-                    of_choice.extend(self._batch(pixels[part], draws, choice, rule))
-        return [
-            Trajectories.cat(of_choice) if of_choice else self._empty(choice)
-            for choice, of_choice in zip(options, parts, strict=True)
-        ]
-
-    def _batch(
-        self, pixels: Tensor, draws: list[Draw], options: Options, rule: StoppingRule
-    ) -> list[Trajectories]:
-        network, temperatures = self.runtime, self.config.temperatures
-        if options.samples != AUTO:
-            return predict_images(network, pixels, draws, temperatures)
-        distance = self.feature_distance
-        return predict_adaptively(network, pixels, draws, rule, temperatures, distance)
-
-    def _images_per_pass(self, options: Options) -> int:
-        rows = self.network.settings.adapters * Draw.of(options).count
-        return max(1, min(_MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
-
-    def _empty(self, options: Options) -> Trajectories:
-        shape = (0, self.network.settings.adapters, Draw.of(options).count)
-        width = FEATURES_PER_WIDTH * self.config.backbone.settings.width
-        return Trajectories.of(
-            torch.empty(*shape, len(self.classes), dtype=torch.float64),
-            torch.empty(*shape, width),
-            torch.empty(shape, dtype=torch.int64),
-        )
 
 
 def choose_device(name: str) -> torch.device:

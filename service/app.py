@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.routing import compile_path
 from starlette.types import Scope
 
-from eulerlora.model import EulerLoRA
+from eulerlora.inference import InferenceModel
 from service.auth.access import KeyCheck, needs_key
 from service.auth.keys import Keys
 from service.decoding.slots import DecodingSlots
@@ -157,7 +157,7 @@ def create_app(
     return app
 
 
-def _properties(model: EulerLoRA) -> dict[str, str]:
+def _properties(model: InferenceModel) -> dict[str, str]:
     """What the metrics say of a model."""
     return {"revision": model.revision, "precision": model.precision}
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from eulerlora.model import EulerLoRA
+from eulerlora.inference import InferenceModel
 from eulerlora.nn.network import predict_images
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
@@ -81,7 +81,7 @@ class ServedModel:
         licence: As its card states it, None if it does not.
     """
 
-    model: EulerLoRA
+    model: InferenceModel
     card: str = ""
     source: str | None = None
     given_name: str | None = None

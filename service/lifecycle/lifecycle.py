@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from starlette.types import Scope
 from torch import Tensor
 
-from eulerlora.model import EulerLoRA
+from eulerlora.inference import InferenceModel
 from eulerlora_contract.errors import CheckpointError, EulerLoRAError, SettingsError
 from eulerlora_contract.problems import NotReady
 from service.decoding.pool import DecoderPool
@@ -226,7 +226,7 @@ class Lifecycle:
         logger.info("model %s: compared with the shadow %s", name, shadow.model.revision)
 
     @property
-    def _loaded(self) -> list[EulerLoRA]:
+    def _loaded(self) -> list[InferenceModel]:
         return [checked.model for checked in self._checked]
 
     async def _check_health(self, infer: Infer, timeout_s: float | None) -> bool:

@@ -32,6 +32,7 @@ from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.signature import Verify
 from eulerlora.checkpoint.weights import CARD_FILE, stated_licence
 from eulerlora.commands import DEFAULT_NAME
+from eulerlora.inference import InferenceModel
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
@@ -107,16 +108,16 @@ class CheckedModel:
     served: ServedModel
 
     @property
-    def model(self) -> EulerLoRA:
+    def model(self) -> InferenceModel:
         return self.served.model
 
 
-Load = Callable[[CheckpointSource, Iterable[EulerLoRA]], CheckedModel]
+Load = Callable[[CheckpointSource, Iterable[InferenceModel]], CheckedModel]
 
 
 def load_checked(
     source: CheckpointSource,
-    others: Iterable[EulerLoRA],
+    others: Iterable[InferenceModel],
     device: str = "cpu",
     precision: PrecisionChoice = "float32",
     compiler: str | None = None,
@@ -169,7 +170,7 @@ def read_card(folder: Path) -> tuple[str, str | None]:
     return _FRONT_MATTER.sub("", text), stated_licence(text)
 
 
-def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:
+def share_backbone(model: InferenceModel, others: Iterable[InferenceModel]) -> None:
     """Replaces the frozen weights of a model by those of another one with the same backbone.
 
     All models are on their device and in their precision already; no tensor is converted, and
@@ -185,7 +186,7 @@ def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:
 
 
 def newer_revision(
-    current: CheckedModel, load: Load, others: Iterable[EulerLoRA]
+    current: CheckedModel, load: Load, others: Iterable[InferenceModel]
 ) -> CheckedModel | None:
     """Loads the model that the source of `current` has now; None for the same revision.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from eulerlora.model import EulerLoRA
+from eulerlora.inference import InferenceModel
 from eulerlora_clinic.monitoring import EventRate, ShiftMonitor
 from eulerlora_contract.answers import ModelShift, Prediction, PredictionWarning, WarningCode
 from eulerlora_contract.checkpoints import Threshold
@@ -80,7 +80,7 @@ class _RevisionMonitor:
     tests: ShiftMonitor
 
     @classmethod
-    def of(cls, model: EulerLoRA) -> Self | None:
+    def of(cls, model: InferenceModel) -> Self | None:
         """A monitor that has seen nothing; None for a checkpoint without thresholds."""
         thresholds = model.config.thresholds
         if not thresholds:
@@ -119,7 +119,7 @@ class ShiftMonitors:
         models: Returns the served models by name.
     """
 
-    def __init__(self, models: Callable[[], Mapping[str, EulerLoRA]]) -> None:
+    def __init__(self, models: Callable[[], Mapping[str, InferenceModel]]) -> None:
         self._models = models
         self._monitors: dict[str, _RevisionMonitor] = {}
 
