@@ -119,7 +119,7 @@ def create_app(
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
     app.include_router(file_routes("/docs", "/docs", documentation_files))
-    service = Service(pipeline, models, settings, metrics, lifecycle.check_ready)
+    service = Service(pipeline, models, settings, metrics.registry, lifecycle.check_ready)
     paths = [*app.openapi()["paths"], *filter(None, [app.openapi_url])]
     uploads = [PREDICT_PATH, BATCH_PATH, EMBED_PATH]
     body_limits = {BATCH_PATH: settings.bodies.max_batch_bytes}

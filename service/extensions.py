@@ -16,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, Self
 
 from fastapi import APIRouter, Request
+from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from starlette.datastructures import State
 
@@ -34,7 +35,7 @@ from service.http.responses import ProblemBody
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import InferenceResult
 from service.settings import ServiceSettings
-from service.telemetry.metrics import Metrics, ShadowResult
+from service.telemetry.records import ShadowResult
 
 _ENTRY_POINTS = "eulerlora.extensions"
 
@@ -142,13 +143,14 @@ class Service:
     """What routes are built on.
 
     Attributes:
+        registry: Of the metrics.
         check_ready: Raises NotReady while requests with images are refused.
     """
 
     pipeline: Predictor
     models: ServedModels
     settings: ServiceSettings
-    metrics: Metrics
+    registry: CollectorRegistry
     check_ready: Callable[[], None]
 
 

@@ -54,7 +54,7 @@ from service.inference.engine import (
 )
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
 from service.settings import ImageSettings, ServiceSettings
-from service.telemetry.metrics import CompletedPrediction
+from service.telemetry.records import CompletedPrediction
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from service.extensions import AnsweredImage, Extension
 from service.inference.engine import ServedModel
 from service.inference.queue import RequestQueue
 from service.prediction import answer_again
-from service.telemetry.metrics import Metrics, ShadowResult
+from service.telemetry.metrics import Metrics
+from service.telemetry.records import ShadowResult
 
 MAX_WAITING = 16
 """Comparisons that wait; each holds the network's input of an image."""

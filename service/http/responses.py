@@ -39,7 +39,7 @@ from eulerlora_contract.problems import (
 from eulerlora_contract.settings import expected_value
 from service.fair_sharing import ShareExceeded
 from service.telemetry.logs import REQUEST_ID_HEADER
-from service.telemetry.metrics import CLIENT_CLOSED_REQUEST
+from service.telemetry.records import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The Prometheus metrics of the service, and what is recorded of requests and predictions.
+"""The Prometheus metrics of the service.
 
 docs/reference/metrics.md lists the metric families; names and units follow
 https://prometheus.io/docs/practices/naming. Label values are bounded: path templates, names of
@@ -7,7 +7,7 @@ served models, and problem codes.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -28,18 +28,15 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from eulerlora_contract.answers import Prediction
 from eulerlora_contract.problems import SENT_BY_SERVICE
 from eulerlora_contract.sampling import AUTO_ROUNDS
+from service.telemetry.records import CompletedPrediction, RequestObservation, ShadowResult
 from service.telemetry.stderr import dropped_lines
 
 _ClientClass = Literal["anonymous", "keyed"]
 """The class of a client in the metrics, which do not contain names."""
 _ShadowOutcome = Literal["compared", "dropped", "failed"]
-ShadowResult = Literal["same", "different", "less_urgent", "more_urgent"]
-"""Of the shadow's answer, compared with the served one."""
 
-CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
 _DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BODY_BYTES = (0, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7)
@@ -51,7 +48,6 @@ _INFORMATION_NATS = (
 )  # fmt: skip
 _PROBABILITIES = (.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, .99, .999, 1)  # fmt: skip
 PROBLEM_CODES = frozenset(problem.code for problem in SENT_BY_SERVICE)
-OTHER = "other"
 OPENMETRICS = "application/openmetrics-text"
 CACHE_S = 1.0
 """Age up to which a scrape gets the text of an earlier one, which takes 13 ms to write."""
@@ -101,62 +97,6 @@ _HISTOGRAMS: Mapping[str, tuple[str, _Labels, tuple[float, ...]]] = {
     "batch_seconds": ("Run time of a batch.", _BY_MODEL, _DURATIONS_S),
 }  # fmt: skip
 """Description, labels and buckets by name, without its prefix."""
-
-
-@dataclass(frozen=True)
-class CompletedPrediction:
-    """An answer to an image.
-
-    Attributes:
-        prediction: None for an answer with features.
-        model_s: Seconds of its batch.
-        at_ns: Completion time in nanoseconds since 1970.
-    """
-
-    model: str
-    prediction: Prediction | None
-    decode_s: float
-    queue_s: float
-    model_s: float
-    at_ns: int = field(default_factory=time.time_ns)
-
-    @property
-    def stages_s(self) -> Mapping[str, float]:
-        """Seconds by the name of the stage, in order."""
-        return {"decode": self.decode_s, "queue": self.queue_s, "model": self.model_s}
-
-
-@dataclass
-class RequestObservation:
-    """What is recorded of an HTTP request; complete once its response has ended.
-
-    Attributes:
-        method: A known method or `other`.
-        route: A path template or `other`.
-        status: None before the response.
-        problem: The code of the problem in the response, if any.
-        key_name: The name of its API key, None without one.
-        image_problems: The codes of the problems of single images in a batch.
-    """
-
-    method: str
-    route: str = OTHER
-    status: int | None = None
-    problem: str | None = None
-    key_name: str | None = None
-    duration_s: float = 0.0
-    body_bytes: int = 0
-    predictions: list[CompletedPrediction] = field(default_factory=list)
-    image_problems: list[str] = field(default_factory=list)
-
-    @property
-    def parameters(self) -> Mapping[str, str | int]:
-        """Of the predictions, which have the same ones; empty without any."""
-        if not self.predictions:
-            return {}
-        first = self.predictions[0]
-        options = () if first.prediction is None else ("mode", "samples", "views")
-        return {"model": first.model} | {name: getattr(first.prediction, name) for name in options}
 
 
 @dataclass(frozen=True)

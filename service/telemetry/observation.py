@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eulerlora_contract.printable import printable
 from eulerlora_contract.problems import InternalError
 from service.telemetry.logs import REQUEST_ID_HEADER, current_request_id, request_id_of
-from service.telemetry.metrics import (
+from service.telemetry.metrics import Metrics
+from service.telemetry.records import (
     CLIENT_CLOSED_REQUEST,
     OTHER,
     CompletedPrediction,
-    Metrics,
     RequestObservation,
 )
 

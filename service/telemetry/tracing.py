@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eulerlora import __version__
 from service.telemetry.logs import current_trace_id
-from service.telemetry.metrics import OTHER, CompletedPrediction, RequestObservation
+from service.telemetry.records import OTHER, CompletedPrediction, RequestObservation
 
 _NAME = "eulerlora"
 LAST_EXPORT_S = 2.0

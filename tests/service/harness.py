@@ -26,7 +26,7 @@ from service.inference.queue import RequestQueue
 from service.inference.workers import InferenceWorkers
 from service.prediction import Pipeline
 from service.settings import ServiceSettings
-from service.telemetry.metrics import RequestObservation
+from service.telemetry.records import RequestObservation
 from tests.service.fake_engine import MAX_PASS_MS, TIMEOUT_S
 
 DET = PredictQuery()

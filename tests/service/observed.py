@@ -14,13 +14,9 @@ from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.responses import ProblemResponse, add_problem_handlers
 from service.routes.system import metrics_routes
 from service.settings import BodySettings
-from service.telemetry.metrics import (
-    CompletedPrediction,
-    Gauges,
-    Metrics,
-    RequestObservation,
-)
+from service.telemetry.metrics import Gauges, Metrics
 from service.telemetry.observation import ObservationMiddleware
+from service.telemetry.records import CompletedPrediction, RequestObservation
 
 SECRET = "zz-secret-zz"
 TEMPLATES = ("/predict", "/models/{name}")

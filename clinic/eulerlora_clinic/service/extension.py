@@ -82,7 +82,7 @@ class Clinic(Extension):
     def routes(self, service: Service) -> APIRouter:
         models, settings = service.models, service.settings
         self._models = models
-        service.metrics.registry.register(self._metrics)
+        service.registry.register(self._metrics)
         router = APIRouter()
         router.include_router(triage_routes(service.pipeline, models, self.policy, self.formats))
         router.include_router(

@@ -36,7 +36,7 @@ from service.routes.openapi import (
     documented,
 )
 from service.routes.predict import UPLOAD, UPLOADS
-from service.telemetry.metrics import ShadowResult
+from service.telemetry.records import ShadowResult
 
 TRIAGE_PATH = "/triage"
 TRIAGE_BATCH_PATH = "/triage/batch"

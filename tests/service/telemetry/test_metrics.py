@@ -7,12 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from service.telemetry import metrics as metrics_module
-from service.telemetry.metrics import (
-    CACHE_S,
-    PROBLEM_CODES,
-    Metrics,
-    RequestObservation,
-)
+from service.telemetry.metrics import CACHE_S, PROBLEM_CODES, Metrics
+from service.telemetry.records import RequestObservation
 from tests.service.observed import (
     AUTO_BODY,
     BODY,
