@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from eulerlora_contract.checkpoints import ClassName, Threshold
 from eulerlora_contract.problems import SENT_BY_SERVICE
-from eulerlora_contract.sampling import MAX_SEED, Auto, Mode, Options
+from eulerlora_contract.sampling import MAX_SEED, Auto, Mode, Options, Precision
 from eulerlora_contract.settings import (
     NotNegative,
     PositiveInt,
@@ -158,6 +158,8 @@ class Prediction(WireModel):
     """Views of the image (flips and quarter turns) that the trajectories share between them; absent
     for 1, the image alone.
     """
+    precision: Precision = "float32"
+    """Of the matrix products; absent for float32."""
     seed: Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": MAX_SEED})]
     """Seed of the draws; repeats the answer with the same image and model."""
     label: str

@@ -412,6 +412,8 @@ def _response_body(
     request_id = request.state.request_id
     fields = _batch_item(request_id, index)
     fields |= response_fields(answered, 0)
+    if options.precision != "float32":
+        fields["precision"] = options.precision
     if query.detail is not None:
         fields["trajectory_probabilities"] = answered.trajectories[0].tolist()
         parts = {name: part.item() for name, part in vars(answered.variance).items()}

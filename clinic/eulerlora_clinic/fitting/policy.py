@@ -779,10 +779,7 @@ def evidence_of(
     return Evidence(
         model=model.config.name,
         revision=model.revision,
-        precision=options.precision,
-        mode=options.mode,
-        samples=options.samples,
-        views=options.views,
+        options=options,
         confidence=CONFIDENCE,
         fit=FitEvidence(
             data=data,

@@ -23,14 +23,14 @@ from functools import reduce
 from importlib.resources import files
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self, cast
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from eulerlora_contract.answers import Disposition, ImageQuality, Prediction, Reason
 from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.errors import PolicyError, SettingsError
-from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Mode
+from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Mode, Options, Views
 from eulerlora_contract.settings import (
     Count,
     NonEmpty,
@@ -40,7 +40,6 @@ from eulerlora_contract.settings import (
     Probability,
     Settings,
     first_error,
-    optional,
     toml_tables,
     validated,
 )
@@ -340,22 +339,17 @@ class Evidence(Settings):
     Attributes:
         model: That the thresholds apply to, by name.
         revision: Of the model.
-        mode: That the thresholds apply to.
-        samples: With "auto", the thresholds were fitted to the number that its rounds are compared
-            with, and measured on its answers.
-        views: Of the model in this mode.
-        precision: Of the predictions of the fit and of all measurements.
+        options: Of the predictions of the fit and of all measurements. With samples "auto", the
+            thresholds were fitted to the number that its rounds are compared with, and measured on
+            its answers.
         confidence: Of all bounds and intervals.
         measured: One for each data set besides that of the fit.
     """
 
     model: NonEmpty
     revision: NonEmpty
-    precision: Literal["float32", "bfloat16"]
-    mode: Literal["det", "stoch"]
-    samples: PositiveInt | Auto
-    views: PositiveInt = optional(1)
     confidence: Probability
+    options: Options
     fit: FitEvidence
     measured: tuple[MeasuredEvidence, ...] = ()
 
@@ -485,15 +479,22 @@ class Policy(Settings):
             )
         return math.fsum(prediction.probabilities[name] for name in self.target.classes)
 
-    def fitted_to(self, prediction: Prediction) -> bool:
-        """True if the thresholds were set for this revision and these options."""
+    def evidence_for(self, prediction: Prediction) -> Evidence | None:
+        """What is known about the thresholds for this revision and these options.
+
+        Its precision may be another one, which its caller must state.
+        """
         evidence = self.evidence
-        if evidence is None:
-            return False
-        fitted = (evidence.revision, evidence.mode, evidence.samples, evidence.views)
-        samples = AUTO if prediction.is_auto else prediction.samples
-        options = (prediction.mode, samples, prediction.views)
-        return fitted == (prediction.revision, *options)
+        if evidence is None or evidence.revision != prediction.revision:
+            return None
+        options = Options(
+            mode=prediction.mode,
+            samples=AUTO if prediction.is_auto else prediction.samples,
+            sampler=evidence.options.sampler,  # that of the revision: requests do not choose it
+            views=cast("Views", prediction.views),
+            precision=prediction.precision,
+        )
+        return evidence if evidence.options.holds_for(options) else None
 
     def quality_reasons(self, quality: ImageQuality) -> Iterator[Reason]:
         """Yields the reasons to retake an image."""
@@ -516,10 +517,10 @@ def default_sampling(
     Without evidence, the default is mode det, as for predictions.
     """
     if mode is None:
-        mode = "det" if evidence is None else evidence.mode
+        mode = "det" if evidence is None else evidence.options.mode
     if mode == "stoch" and samples is None:
-        if evidence is not None and evidence.mode == mode:
-            samples = evidence.samples
+        if evidence is not None and evidence.options.mode == mode:
+            samples = evidence.options.samples
         else:
             samples = DEFAULT_SAMPLES
     return mode, samples

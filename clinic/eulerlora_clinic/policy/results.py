@@ -128,6 +128,18 @@ UNIT_NOTES: Mapping[Unit, str] = {
 """What a figure that counts this unit does not show."""
 
 
+def _other_precision(evidence: Evidence, prediction: Prediction) -> str | None:
+    """Says that the evidence is of another precision than the prediction; None if it is not."""
+    fitted, used = evidence.options.precision, prediction.precision
+    if fitted == used:
+        return None
+    return (
+        f"The thresholds of the policy were set and measured in {fitted}, and this answer was "
+        f"computed in {used}: the figures are those of {fitted}, and nothing is established for "
+        f"{used}."
+    )
+
+
 def reason_words(reason: Reason, policy: Policy) -> str:
     """A reason for people, with the policy's word for its target."""
     return REASONS[reason].format(target=policy.target.name)
@@ -199,8 +211,12 @@ def triage_result(
 
     `class_names` has the name of every class for people, by its code.
     """
-    fitted = policy.fitted_to(prediction)
-    notice = not_established(policy) if fitted else NOT_FITTED
+    evidence = policy.evidence_for(prediction)
+    notice = (
+        NOT_FITTED
+        if evidence is None
+        else _other_precision(evidence, prediction) or not_established(policy)
+    )
     item = prediction.model_dump(include={"index", "item_id"}, exclude_unset=True)
     return TriageResult(
         disposition=decision.disposition,
@@ -215,7 +231,7 @@ def triage_result(
             hash=decision.policy_hash,
             established=notice is None,
             notice=notice,
-            measured=_measured_performance(policy) if fitted else (),
+            measured=() if evidence is None else _measured_performance(policy, evidence),
         ),
         target=TargetGroup(
             name=policy.target.name,
@@ -263,10 +279,8 @@ def decided(result: TriageResult, policy: Policy) -> TriageResult:
     return triage_result(result.prediction, result.quality, decision, policy, result.class_names)
 
 
-def _measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
+def _measured_performance(policy: Policy, evidence: Evidence) -> tuple[PolicyPerformance, ...]:
     """The performance of a policy on each data set; () if it was not measured."""
-    if policy.evidence is None:
-        return ()
     return tuple(
         PolicyPerformance(
             data=one.data,
@@ -280,7 +294,7 @@ def _measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
             specificity_high=one.others.specificity_high,
             **({} if one.urgent is None else one.urgent.model_dump(exclude={"lesions", "target"})),
         )
-        for one in policy.evidence.measured
+        for one in evidence.measured
     )
 
 
@@ -383,13 +397,13 @@ def performance(policy: Policy) -> Performance | None:
     evidence = policy.evidence
     if evidence is None or not evidence.measured:
         return None
-    target = policy.target
+    target, options = policy.target, evidence.options
     return Performance(
         f"Policy version {policy.version}: {', '.join(target.classes)} together, routine below a "
         f"probability of {target.routine}, urgent from {target.urgent} on; {evidence.model} in "
-        f"mode {evidence.mode} with {evidence.samples} "
-        f"sample{'' if evidence.samples == 1 else 's'} "
-        f"{f'of {evidence.views} views ' if evidence.views > 1 else ''}"
+        f"mode {options.mode} with {options.samples} "
+        f"sample{'' if options.samples == 1 else 's'} "
+        f"{f'of {options.views} views ' if options.views > 1 else ''}"
         f"(revision {evidence.revision}). In the fit, "
         f"{' '.join(_fit_sentences(target, evidence))}",
         _summary(evidence.measured, policy.target),

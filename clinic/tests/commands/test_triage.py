@@ -75,7 +75,8 @@ def test_every_image_of_a_folder_gets_a_decision(
     assert [Path(row["file"]).name for row in rows] == ["1.png", "2.png", "3.png"]
     assert report.read_text().count('<tbody class="result') == 3
     for row in rows:
-        assert (row["mode"], row["samples"]) == (evidence.mode, str(evidence.samples))
+        options = evidence.options
+        assert (row["mode"], row["samples"]) == (options.mode, str(options.samples))
         assert row["disposition"]
         assert row["policy_hash"].startswith("sha256:")
 

@@ -47,7 +47,7 @@ from eulerlora_clinic.policy.policy import (
 from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.errors import DataError
-from tests.conftest import MARGINS
+from tests.conftest import DET, MARGINS
 from tests.training.conftest import list_images, units_of
 from training.data.images import LabelledImage
 from training.data.units import Units
@@ -401,7 +401,7 @@ def fitted_file(file: PolicyFile, path: Path, critical: int = 62) -> Policy:
 
 def evidence(done: PolicyFit) -> Evidence:
     return Evidence(
-        model="tiny", revision="sha256:1", precision="float32", mode="det", samples=1,
+        model="tiny", revision="sha256:1", options=DET,
         confidence=0.95,
         fit=FitEvidence(
             data="one", unit=done.unit, images=done.images, uncertain=0, routine=done.routine,

@@ -12,7 +12,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora_clinic.fitting.commands import policy_fit_command
 from eulerlora_clinic.policy.policy import default_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName, TargetClasses
-from tests.conftest import THRESHOLDS, config_of, random_network
+from tests.conftest import STOCH, THRESHOLDS, config_of, random_network
 
 TRAINING_IMAGES = {"bkl": 20, "mel": 120, "nv": 20}  # of which a tenth is for calibration
 TEST_IMAGES = {"bkl": 5, "mel": 6, "nv": 8}
@@ -71,9 +71,8 @@ def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
     assert evidence is not None
     (measured,) = evidence.measured
     assert after.version == before.version + 1
-    assert (evidence.model, evidence.mode, evidence.samples) == ("tiny", "stoch", 4)
+    assert (evidence.model, evidence.options) == ("tiny", STOCH)
     assert evidence.revision == EulerLoRA.load(checkpoint, "cpu").revision
-    assert evidence.precision == "float32"
     routine = evidence.fit.routine
     assert (evidence.fit.images, routine.lesions, routine.hits) == (16, 12, 12)
     assert (routine.wanted, routine.established) == (0.75, True)

@@ -35,7 +35,7 @@ from eulerlora_clinic.fitting.site import SiteReport, calibrate_site, fit_offset
 from eulerlora_clinic.policy.policy import parse_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
-from tests.conftest import MARGINS
+from tests.conftest import DET, MARGINS
 from tests.training.conftest import units_of, write_training_images
 from training.calibration.calibrate import calibrate
 from training.calibration.thresholds import fit_temperature, image_nll
@@ -374,7 +374,7 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
     assert "32 images (12 bkl, 20 mel), 28 ignored" in done.output
     evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
     assert evidence is not None
-    assert (evidence.mode, evidence.samples, evidence.measured) == ("det", 1, ())
+    assert (evidence.options, evidence.measured) == (DET, ())
 
 
 @pytest.mark.parametrize("unit", ["lesion", "group"])

@@ -34,9 +34,9 @@ def test_the_default_is_what_the_policy_was_fitted_for(go) -> None:
         expect(visit.page.locator("#notices")).to_be_empty()
         visit.page.get_by_text("Advanced: passes, use via API").click()
         expect(visit.page.locator("#passes option:checked")).to_contain_text("recommended")
-    assert query["mode"] == [EVIDENCE.mode]
-    if EVIDENCE.mode == "stoch":
-        assert query["samples"] == [str(EVIDENCE.samples)]
+    assert query["mode"] == [EVIDENCE.options.mode]
+    if EVIDENCE.options.mode == "stoch":
+        assert query["samples"] == [str(EVIDENCE.options.samples)]
     assert answer["policy"]["notice"] is None
 
 

@@ -6,7 +6,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -294,26 +294,31 @@ def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None
     assert evidence is not None
     own = make_prediction(
         revision=evidence.revision,
-        mode=evidence.mode,
-        samples=evidence.samples,
-        views=evidence.views,
+        mode=evidence.options.mode,
+        samples=evidence.options.samples,
+        views=evidence.options.views,
     )
-    assert policy.fitted_to(own)
-    assert not policy.fitted_to(own.model_copy(update={"revision": "sha256:other"}))
-    assert not policy.fitted_to(own.model_copy(update={"samples": evidence.samples + 1}))
-    assert not policy.fitted_to(own.model_copy(update={"views": 2}))
-    assert not policy.fitted_to(own.model_copy(update={"mode": "det", "samples": 1}))
+    assert policy.evidence_for(own) == evidence
+    for changes in (
+        {"revision": "sha256:other"},
+        {"samples": 5},
+        {"views": 2},
+        {"mode": "det", "samples": 1},
+        {"rows": 8},
+    ):
+        assert policy.evidence_for(own.model_copy(update=changes)) is None
+    options = replace(evidence.options, samples="auto")
+    measured = evidence.model_copy(update={"options": options})
     of_auto = own.model_copy(update={"rows": 8})
-    assert not policy.fitted_to(of_auto)
-    measured = evidence.model_copy(update={"samples": "auto"})
-    assert policy.model_copy(update={"evidence": measured}).fitted_to(of_auto)
-    assert not POLICY.fitted_to(own)
+    assert policy.model_copy(update={"evidence": measured}).evidence_for(of_auto) == measured
+    assert POLICY.evidence_for(own) is None
 
 
 def evidence(mode: str, samples: int | str) -> Evidence:
     found = default_policy().evidence
     assert found is not None
-    return found.model_copy(update={"mode": mode, "samples": samples})
+    options = replace(found.options, mode=mode, samples=samples)
+    return found.model_copy(update={"options": options})
 
 
 @pytest.mark.parametrize(

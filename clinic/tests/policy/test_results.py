@@ -61,9 +61,9 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
     assert evidence is not None
     prediction = make_prediction(
         revision=evidence.revision if is_fitted else "sha256:other",
-        mode=evidence.mode,
-        samples=evidence.samples,
-        views=evidence.views,
+        mode=evidence.options.mode,
+        samples=evidence.options.samples,
+        views=evidence.options.views,
         index=3,
         item_id="a",
     )
@@ -85,6 +85,27 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
         urgent = evidence.measured[0].urgent
         assert urgent is not None
         assert known.measured[0].predictive_value == urgent.predictive_value
+
+
+def test_an_answer_in_another_precision_has_the_figures_of_the_fit_and_says_so() -> None:
+    rules = default_policy()
+    evidence = rules.evidence
+    assert evidence is not None
+    exact = make_prediction(
+        revision=evidence.revision,
+        mode=evidence.options.mode,
+        samples=evidence.options.samples,
+        views=evidence.options.views,
+    )
+    rounded = exact.model_copy(update={"precision": "bfloat16"})
+    known, other = (
+        triage_result(one, GOOD, rules.decide(one, GOOD), rules, {"nv": "naevus"}).policy
+        for one in (exact, rounded)
+    )
+    assert (known.established, known.notice) == (True, None)
+    assert not other.established
+    assert "set and measured in float32" in (other.notice or "")
+    assert other.measured == known.measured
 
 
 @pytest.mark.parametrize("flag", [True, False, None])

@@ -17,6 +17,7 @@ from eulerlora_clinic.report.exports import COLUMNS, Outputs, write_csv, write_j
 from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract.answers import Disposition, Prediction, Reason
 from eulerlora_contract.errors import OutputPathError
+from tests.conftest import STOCH
 from tests.eulerlora_client.runs import mel_policy
 
 ROWS = [
@@ -64,9 +65,7 @@ def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
     assert row.result is not None
     settings = {
         "revision": row.result.prediction.revision,
-        "mode": "stoch",
-        "samples": 2,
-        "views": 1,
+        "options": replace(STOCH, samples=2),
     }
     evidence = policy.evidence.model_copy(update=settings)
     fitted = decided_again(row.result, policy.model_copy(update={"evidence": evidence}))

@@ -24,7 +24,7 @@ from eulerlora_contract.answers import PolicyDescription, Reason
 from eulerlora_contract.checkpoints import ClassName, ScoreThreshold
 from eulerlora_contract.quality import measure_quality
 from service.http.responses import rounded
-from tests.conftest import THRESHOLDS, TINY_BACKBONE
+from tests.conftest import STOCH, THRESHOLDS, TINY_BACKBONE
 from tests.service.conftest import encoded
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
@@ -225,7 +225,8 @@ def fitted(model: EulerLoRA, mode: str, samples: int) -> Policy:
     """A policy whose threshold was set for a model, mode and number of samples."""
     chosen = policy(urgent=1e-9)
     assert chosen.evidence is not None
-    settings = {"revision": model.revision, "mode": mode, "samples": samples, "views": 1}
+    options = replace(STOCH, mode=mode, samples=samples)
+    settings = {"revision": model.revision, "options": options}
     return chosen.model_copy(update={"evidence": chosen.evidence.model_copy(update=settings)})
 
 

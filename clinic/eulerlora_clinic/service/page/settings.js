@@ -83,7 +83,7 @@ export function parameters({ mode, samples }, model) {
 }
 
 function isFitted(setting, model, evidence) {
-  return evidence !== null && evidence.revision === model.revision && isSame(setting, evidence);
+  return evidence !== null && evidence.revision === model.revision && isSame(setting, evidence.options);
 }
 
 /* Samples matter in mode stoch; mode det has null in settings, and a value in thresholds. */
