@@ -201,14 +201,18 @@ test-lowest: $(UV) ## run the tests with the lowest versions that the requiremen
 # With the setuptools of the lock, whose hashes pip and uv check.
 BUILD := $(UV) build --quiet --out-dir dist --build-constraints $(CLIENT_LOCK) --require-hashes
 
+# In which setuptools leaves copies of modules, which it would put into a later wheel.
+BUILD_FOLDERS := clinic/build eulerlora_client/build eulerlora_contract/build lab/build
+
 .PHONY: dist
 dist: $(UV) ## build the wheels of all distributions and the sources of `eulerlora` in dist/
-	rm -rf dist
+	rm -rf dist $(BUILD_FOLDERS)
 	$(BUILD) --wheel eulerlora_contract
 	$(BUILD) --wheel eulerlora_client
 	$(BUILD)
 	$(BUILD) --wheel clinic
 	$(BUILD) --wheel lab
+	rm -rf $(BUILD_FOLDERS)
 
 # $(call check_wheels,NAME,WHEELS): installs wheels in a clean environment build/NAME, and uses them.
 check_wheels = $(UV) venv --quiet --clear --python $(PYTHON) build/$(1) && \
@@ -240,6 +244,6 @@ image-test: ## build the container image, start it read-only under an unknown us
 .PHONY: clean
 clean: ## remove the environment, the caches and the build products
 	rm -rf $(VENV) build dist mutants *.egg-info clinic/*.egg-info lab/*.egg-info \
-	  clinic/build eulerlora_client/build eulerlora_contract/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	  $(BUILD_FOLDERS) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find clinic deploy eulerlora eulerlora_client eulerlora_contract lab service tests training \
 	  -name __pycache__ -prune -exec rm -rf {} +
