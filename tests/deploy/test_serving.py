@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from service.app import create_app
@@ -42,7 +43,8 @@ def option(command: list[str], name: str) -> str:
 
 
 def test_every_option_is_one_of_the_server(commands: list[list[str]]) -> None:
-    known = {option for parameter in serve_command.params for option in parameter.opts}
+    parameters = serve_command.get_params(click.Context(serve_command))  # also of extensions
+    known = {option for parameter in parameters for option in parameter.opts}
     for command in commands:
         assert command[:2] == ["eulerlora", "serve"]
         assert {word.partition("=")[0] for word in command if word.startswith("--")} <= known

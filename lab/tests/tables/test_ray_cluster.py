@@ -75,7 +75,7 @@ def meanwhile(action: Callable[[], object]) -> Thread:
 
 def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "find_spec", lambda _name: None)
-    with pytest.raises(SettingsError, match=r"eulerlora\[ray\]"):
+    with pytest.raises(SettingsError, match=r"eulerlora-lab\[ray\]"):
         check_ray()
 
 
