@@ -42,6 +42,7 @@ _RECORDED_FIELDS = {
     "revision",
     "mode",
     "samples",
+    "precision",
     "views",
     "rows",
     "seed",

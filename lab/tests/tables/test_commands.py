@@ -75,6 +75,8 @@ def settings(data: Path, *more: str) -> list[str]:
         "training.warmup_steps=1",
         "training.batch_size=8",
         "training.workers=0",
+        'target.classes=["red"]',
+        'target.critical.classes=["red"]',
         *more,
     )
     return set_options(overrides)

@@ -79,5 +79,6 @@ def test_a_method_of_another_distribution_is_trained_evaluated_and_served(
     assert served["status"] == 200, served
     config = json.loads((out / "config.json").read_text())
     assert config["method"] == {"name": "jitter", "scale": 0.5}
-    assert ("stoch", 2) in {(entry["mode"], entry["samples"]) for entry in config["thresholds"]}
+    options = [entry["options"] for entry in config["thresholds"]]
+    assert ("stoch", 2) in {(one["mode"], one["samples"]) for one in options}
     assert "jitter, scale 0.5" in (out / "README.md").read_text()

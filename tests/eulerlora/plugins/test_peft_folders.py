@@ -219,7 +219,7 @@ def test_an_imported_checkpoint_is_calibrated_on_folders_of_its_classes_in_any_o
     done = run("calibrate", out, "--data", tmp_path / "data", "--device", "cpu", "--out", new)
     assert done.status == 0, done.err
     thresholds = load_checkpoint(new).config.thresholds
-    assert {threshold.mode for threshold in thresholds} == {"det", "stoch"}
+    assert {threshold.options.mode for threshold in thresholds} == {"det", "stoch"}
     images = checkpoint_dataset(load_checkpoint(out).config, tmp_path / "data")
     assert [label.name for label in images.classes] == ["red", "blue", "green"]
     for image in images.parts["train"]:

@@ -85,7 +85,8 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
     config = json.loads((trained / "config.json").read_text())
     assert config["classes"][2] == {"name": "red", "description": "a red square"}
     thresholds = config["thresholds"]
-    assert {(threshold["mode"], threshold["samples"]) for threshold in thresholds} == {
+    options = [threshold["options"] for threshold in thresholds]
+    assert {(one["mode"], one["samples"]) for one in options} == {
         ("det", 1), ("stoch", 1), ("stoch", 2), ("stoch", 4), ("stoch", 8), ("stoch", 16),
     }  # fmt: skip
     assert all("calibration part" in threshold["data"] for threshold in thresholds)

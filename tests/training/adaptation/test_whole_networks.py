@@ -122,6 +122,7 @@ def test_an_interrupted_ensemble_keeps_its_finished_members(
     shutil.copytree(explicit, out)
     expected = weights(out / "members" / "2")
     shutil.rmtree(out / "members" / "2")
+    shutil.rmtree(out / "report")
     before = (out / "members" / "1" / "adapters.safetensors").stat().st_mtime_ns
     settings = (*WHOLE, f"whole_network={EXPLICIT}", "training.epochs=4")
     done = run("train", recipe, "--data", labelled, "--out", out, *set_options(settings))
