@@ -27,6 +27,7 @@ from service.decoding.formats import Declared
 from service.decoding.messages import DecodedInput, DecodeJob, job_message
 from service.decoding.pool import DecoderPool, DecodingProcess
 from service.settings import DecodingSettings, ImageSettings
+from tests.server_process import wait_until
 from tests.service.conftest import encoded
 
 LIMITS = ImageSettings()
@@ -375,7 +376,7 @@ def test_a_parent_that_does_not_close_the_decoder_ends_with_its_own_status(progr
     with program("forget") as parent:
         pid = int(parent.stdout.readline())
         assert parent.wait(timeout=TIMEOUT_S) == 3
-    assert not psutil.pid_exists(pid)
+    wait_until(lambda: not psutil.pid_exists(pid), TIMEOUT_S)
 
 
 @pytest.mark.slow  # imports torch twice
