@@ -34,7 +34,8 @@ from eulerlora_contract.printable import NO_BREAK, printable
 from eulerlora_contract.sampling import AUTO, Auto
 
 _PACKAGE, _FOLDER = "eulerlora_clinic.report", "parts"
-STYLE, SCRIPT = "report.css", "report.js"
+STYLE, SCRIPT = "report/parts/report.css", "report/parts/report.js"
+_TOKENS = "service/page/tokens.css"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
             short_names=short_names,
             thumbnail_of=lambda row: thumbnail_of(row.path),
             created_at=created_at.astimezone(UTC),
-            style=_inline(STYLE),
+            style=_inline(_TOKENS, STYLE),
             script=_inline(SCRIPT),
         )
     )
@@ -162,9 +163,10 @@ def _environment() -> Environment:
     return environment
 
 
-def _inline(name: str) -> dict[str, str]:
+def _inline(*names: str) -> dict[str, str]:
     """An inline style or script, and its hash for the page's Content-Security-Policy."""
-    text = files(_PACKAGE).joinpath(_FOLDER, name).read_text(encoding="utf-8")
+    package = files("eulerlora_clinic")
+    text = "".join(package.joinpath(name).read_text(encoding="utf-8") for name in names)
     digest = b64encode(sha256(text.encode()).digest()).decode()
     return {"text": Markup(text), "csp_source": f"'sha256-{digest}'"}
 

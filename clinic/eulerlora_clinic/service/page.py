@@ -26,7 +26,7 @@ from service.routes.files import INDEX, TYPES_BY_EXTENSION, PageFile
 
 SCRIPT, STYLE = "page.js", "page.css"
 _MAIN = "main.js"
-_STYLES = ("colours", "layout", "controls", "work_list", "card", "print")
+_STYLES = ("tokens", "colours", "layout", "controls", "work_list", "card", "print")
 """In the order in which they override each other."""
 _IMAGES = {
     "HAM10000": "dermatoscopic images of the clinics that the model learned from",
