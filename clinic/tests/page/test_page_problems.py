@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import IRREGULAR, file_of, fractal, lesion, lesion_image, upload
 from eulerlora_clinic.policy.results import REASONS, TITLES
+from eulerlora_contract.sampling import Options
 from service.auth.keys import write_clients
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
@@ -17,7 +19,13 @@ from tests.service.key_clients import client
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 CLASSES = "Class probabilities"
-FLAGS_ALL = {"mode": "stoch", "samples": 4, "msp": 1.0, "kept": 0.0, "images": 1, "data": "none"}
+FLAGS_ALL = {
+    "options": asdict(Options("stoch", 4, "independent", 1, "float32")),
+    "msp": 1.0,
+    "kept": 0.0,
+    "images": 1,
+    "data": "none",
+}
 REFERS = """
 format_version = 2
 version = 7

@@ -1,25 +1,28 @@
 """The triage page in a browser: unfamiliar images, and images that differ from the calibration."""
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import EVEN, fractal, lesion
+from eulerlora_clinic.monitoring import BLOCK
 from eulerlora_clinic.policy.results import REASONS, TITLES
+from eulerlora_contract.sampling import Options
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 
 pytestmark = pytest.mark.browser
 
 FLAGS_ALL = {
-    "mode": "stoch",
-    "samples": 4,
+    "options": asdict(Options("stoch", 4, "independent", 1, "float32")),
     "msp": 1.0,
-    "kept": 0.95,
-    "images": 1000,
+    "kept": 0.999,
+    "images": 10_000,
     "data": "home",
 }
+SHIFTED = 4 * BLOCK
 SHOWN = {"too_small", "too_dark", "too_bright", "blurred", "unfamiliar"}
 DIFFER = "The images here differ from those that the thresholds of tiny were checked on (home)."
 
@@ -79,12 +82,12 @@ def test_a_notice_tells_that_images_differ_from_the_calibration(go, checkpoint_c
             notice = visit.page.get_by_text(DIFFER)
             expect(visit.page.locator("#passes option").first).to_be_attached()
             expect(notice).to_have_count(0)
-            visit.add(*(lesion(f"{number}.jpg") for number in range(12)))
-            visit.wait(12)
+            visit.add(*(lesion(f"{number}.jpg") for number in range(SHIFTED)))
+            visit.wait(SHIFTED)
             expect(notice).to_be_visible()
             expect(notice).to_contain_text("eulerlora site fit")
             visit.add(lesion("next.jpg"))
-            visit.wait(13)
+            visit.wait(SHIFTED + 1)
             expect(visit.page.get_by_text("eulerlora site fit")).to_have_count(1)  # not per image
             visit.page.get_by_role("button", name="About the model").click()
             row = visit.page.get_by_role("row", name="highest probability (MSP)")

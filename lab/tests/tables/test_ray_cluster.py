@@ -34,7 +34,7 @@ SAVE_AT_SIGINT = "trap 'touch saved.$variant; exit 1' INT; "
 
 @dataclass(frozen=True)
 class TwoMachines:
-    """A cluster whose two machines have one CPU each; scripts see the names as $machine."""
+    """A cluster whose two machines have one CPU each; scripts see the names as $TORCH_MACHINE."""
 
     cluster: Any
 
@@ -43,7 +43,7 @@ class TwoMachines:
             num_cpus=1,
             object_store_memory=80_000_000,
             include_dashboard=False,
-            env_vars={"machine": name},
+            env_vars={"TORCH_MACHINE": name},
             **settings,
         )
 
@@ -85,7 +85,7 @@ def test_the_runs_are_spread_over_the_machines_and_all_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     script.write_text(
-        "touch here.$variant on.$machine\n"
+        "touch here.$variant on.$TORCH_MACHINE\n"
         "case $variant in ensemble-20x2) echo 'eulerlora: no such thing'; exit 1;; esac\n"
         "i=0; while [ $(ls here.* | wc -l) -lt 2 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1));"
         " done; echo $OMP_NUM_THREADS > threads; eval $finish"
