@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -22,7 +21,7 @@ from service.inference.workers import InferenceWorkers
 from service.lifecycle.lifecycle import Lifecycle
 from service.prediction import Pipeline
 from service.routes.files import documentation_files, file_routes
-from service.routes.openapi import API_KEY, DESCRIPTION, complete_openapi
+from service.routes.openapi import DESCRIPTION, complete_openapi
 from service.routes.predict import BATCH_PATH, EMBED_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.settings import ServiceSettings
@@ -113,9 +112,8 @@ def create_app(
         settings.overload_status,
         {one.prefix: one.problem_body for one in extensions.values() if one.problem_body},
     )
-    keyed = partial(app.include_router, dependencies=API_KEY if keys is not None else ())
-    keyed(predict_routes(pipeline))
-    keyed(model_routes(models, settings, extensions.values()))
+    app.include_router(predict_routes(pipeline))
+    app.include_router(model_routes(models, settings, extensions.values()))
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
     app.include_router(file_routes("/docs", "/docs", documentation_files))
@@ -129,10 +127,9 @@ def create_app(
         router = extension.routes(service)
         if router is not None:
             paths += route_paths(name, router, paths)
-            keyed(router)
-    complete_openapi(
-        app, {name: one for each in extensions.values() for name, one in each.schemas.items()}
-    )
+            app.include_router(router)
+    schemas = {name: one for each in extensions.values() for name, one in each.schemas.items()}
+    complete_openapi(app, schemas, has_keys=keys is not None)
 
     # The middlewares, innermost first
     checks = [

@@ -6,16 +6,14 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.message import Message
-from inspect import signature
-from typing import Any, get_args
+from typing import TypeVar
 
-from fastapi import Request, Response
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
@@ -32,6 +30,8 @@ from eulerlora_contract.problems import (
 )
 from service.decoding.formats import NEUTRAL, Declared, formats_by_media_type, without_parameters
 
+_Query = TypeVar("_Query", bound=BaseModel)
+
 FILE_PART = "file"
 FILES_PART = "files"
 MULTIPART = "multipart/form-data"
@@ -46,32 +46,22 @@ _USUAL_NAMES = {
 """Of media types that clients send under other names."""
 
 
-class StrictQueryRoute(APIRoute):
-    """Parses the query as the model of the endpoint's parameter `query`: Annotated[Model, Query()].
+def parsed_query(request: Request, query_type: type[_Query]) -> _Query:
+    """The query of a request, of the parameters that `query_type` declares, each sent once at most.
 
-    FastAPI's dependency injection and response validation take three times as long; only its
-    OpenAPI description is used: the endpoint gets the request and the query, and its response is
-    sent as it is. Raises InvalidParameter and RequestValidationError.
+    Raises:
+        InvalidParameter: For too many parameters, and for one that is sent twice.
+        RequestValidationError: For an unknown parameter or a wrong value.
     """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        annotation = signature(self.endpoint).parameters["query"].annotation
-        query_type: type[BaseModel] = get_args(annotation)[0]
-
-        async def handle(request: Request) -> Response:
-            if request.scope["query_string"].count(b"&") >= _MAX_QUERY_PARAMETERS:
-                raise InvalidParameter(f"expected at most {_MAX_QUERY_PARAMETERS} parameters")
-            sent = request.query_params.multi_items()
-            counts = Counter(name for name, _ in sent)
-            for name in query_type.model_fields:
-                if counts[name] > 1:
-                    raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
-            with query_errors():
-                query = query_type.model_validate(dict(sent))
-            response: Response = await self.endpoint(request, query)
-            return response
-
-        return handle
+    if request.scope["query_string"].count(b"&") >= _MAX_QUERY_PARAMETERS:
+        raise InvalidParameter(f"expected at most {_MAX_QUERY_PARAMETERS} parameters")
+    sent = request.query_params.multi_items()
+    counts = Counter(name for name, _ in sent)
+    for name in query_type.model_fields:
+        if counts[name] > 1:
+            raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
+    with query_errors():
+        return query_type.model_validate(dict(sent))
 
 
 @contextmanager

@@ -10,12 +10,13 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from fastapi import Depends, FastAPI, params
-from fastapi.security import APIKeyHeader, HTTPBearer
+from fastapi import FastAPI
+from pydantic import BaseModel
 
 from eulerlora_contract import problems
 from eulerlora_contract.answers import ProblemDocument
 from eulerlora_contract.problems import Problem
+from service.auth.access import needs_key
 from service.http.responses import JSON, PROBLEM_JSON, problem_document, problem_headers
 from service.telemetry.logs import REQUEST_ID_HEADER
 
@@ -48,15 +49,11 @@ DESCRIPTION: dict[str, Any] = {
     "generate_unique_id_function": lambda route: route.name,
 }
 
-API_KEY: Sequence[params.Depends] = (
-    Depends(HTTPBearer(scheme_name="bearer", description="An API key.", auto_error=False)),
-    Depends(
-        APIKeyHeader(
-            name="X-API-Key", scheme_name="header", description="An API key.", auto_error=False
-        )
-    ),
-)
-"""Describes how keys are sent; `service.auth` checks them before any route runs."""
+_KEY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key."},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "An API key."},
+}
+"""How keys are sent; `service.auth` checks them before any route runs."""
 
 OPEN_PROBLEMS = (
     problems.MalformedRequest, problems.BodyTooLarge, problems.HeadersTooLarge,
@@ -116,16 +113,35 @@ def documented(
     return {200: success, **{status or 0: _problems(list(same)) for status, same in by_status}}
 
 
-def complete_openapi(app: FastAPI, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-    """Adds schemas to the OpenAPI document of an application whose routes are complete.
+def query_parameters(query_type: type[BaseModel]) -> dict[str, Any]:
+    """What an operation says of its query, which its handler parses (`parsed_query`)."""
+    parameters = []
+    for name, schema in query_type.model_json_schema()["properties"].items():
+        described = {"description": schema["description"], "required": False, "schema": schema}
+        parameters.append({"name": name, "in": "query", **described})
+    return {"parameters": parameters} if parameters else {}
+
+
+def complete_openapi(
+    app: FastAPI, schemas: Mapping[str, Mapping[str, Any]], *, has_keys: bool
+) -> None:
+    """Completes the OpenAPI document of an application whose routes are complete.
+
+    Adds schemas, and the keys of the operations that need one if the service has keys.
 
     Generators of clients do not read `const`: it becomes an `enum` of one value. They take an
     integer without a format as one of 32 bits, which a seed overflows, and a number as one with 24
-    bits of precision: each gets a format.
+    bits of precision: each gets a format. Null is no default: it means that a value is absent.
     """
     document = app.openapi()
     documented_schemas = document["components"]["schemas"]
     documented_schemas.update(schemas)
+    if has_keys:
+        document["components"]["securitySchemes"] = _KEY_SCHEMES
+        for path, operations in document["paths"].items():
+            if needs_key(path):
+                for operation in operations.values():
+                    operation["security"] = [{name: []} for name in _KEY_SCHEMES]
     for name, schema in documented_schemas.items():
         if "enum" in schema:  # constants share one scope in Go, and two enums have `unfamiliar`
             schema["x-enum-varnames"] = [f"{name}_{value}".upper() for value in schema["enum"]]
@@ -140,6 +156,8 @@ def _for_generators(value: Any) -> Any:
     values = {name: _for_generators(entry) for name, entry in value.items()}
     if "const" in values and not isinstance(values["const"], dict):  # no property of this name
         values["enum"] = [values.pop("const")]
+    if "default" in values and values["default"] is None:
+        del values["default"]
     if values.get("type") == "integer":
         greatest = values.get("maximum", max(values.get("enum", [math.inf])))
         values.setdefault("format", "int32" if greatest < 2**31 else "int64")

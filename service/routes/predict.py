@@ -1,16 +1,21 @@
 """`POST /predict`, `POST /predict/batch` and `POST /embed`."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from eulerlora_contract.answers import Embedding, Prediction, PredictionBatch
 from eulerlora_contract.queries import EmbedQuery, PredictQuery
 from service.decoding.formats import MEDIA_TYPES
-from service.http.requests import FILE_PART, FILES_PART, StrictQueryRoute
+from service.http.requests import FILE_PART, FILES_PART, parsed_query
 from service.http.responses import batch_response, json_response
 from service.prediction import Features, Pipeline
-from service.routes.openapi import PREDICTIONS, UPLOAD_PROBLEMS, documented
+from service.routes.openapi import (
+    PREDICTIONS,
+    UPLOAD_PROBLEMS,
+    documented,
+    query_parameters,
+)
 
 PREDICT_PATH = "/predict"
 BATCH_PATH = "/predict/batch"
@@ -43,37 +48,39 @@ UPLOADS: dict[str, Any] = {
 
 
 def predict_routes(pipeline: Pipeline) -> APIRouter:
-    router = APIRouter(route_class=StrictQueryRoute, tags=[PREDICTIONS])
+    router = APIRouter(tags=[PREDICTIONS])
 
     @router.post(
         PREDICT_PATH,
         response_model=Prediction,
         responses=documented("predict", UPLOAD_PROBLEMS, ["Server-Timing"]),
-        openapi_extra=UPLOAD,
+        openapi_extra=query_parameters(PredictQuery) | UPLOAD,
     )
-    async def predict(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
+    async def predict(request: Request) -> Response:
         """Returns class probabilities and uncertainty of one image."""
+        query = parsed_query(request, PredictQuery)
         return json_response(await pipeline.predict(request, query))
 
     @router.post(
         BATCH_PATH,
         response_model=PredictionBatch,
         responses=documented("predict_batch", UPLOAD_PROBLEMS, ["Server-Timing"]),
-        openapi_extra=UPLOADS,
+        openapi_extra=query_parameters(PredictQuery) | UPLOADS,
     )
-    async def predict_batch(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
+    async def predict_batch(request: Request) -> Response:
         """Returns a prediction or a problem for each of many images, in order."""
+        query = parsed_query(request, PredictQuery)
         return batch_response(results=await pipeline.predict_batch(request, query))
 
     @router.post(
         EMBED_PATH,
         response_model=Embedding,
         responses=documented("embed", UPLOAD_PROBLEMS, ["Server-Timing"]),
-        openapi_extra=UPLOAD,
+        openapi_extra=query_parameters(EmbedQuery) | UPLOAD,
     )
-    async def embed(request: Request, query: Annotated[EmbedQuery, Query()]) -> Response:
+    async def embed(request: Request) -> Response:
         """Returns the features of one image, for a search of similar ones and for drift."""
-        asked = PredictQuery(model=query.model)
+        asked = PredictQuery(model=parsed_query(request, EmbedQuery).model)
         return json_response(await pipeline.predict(request, asked, Features()))
 
     return router

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
 from eulerlora_clinic.audit.file import DECISION
@@ -26,7 +26,7 @@ from eulerlora_contract.problems import (
 from eulerlora_contract.queries import DecisionRequest, NoQuery
 from service.decoding.formats import without_parameters
 from service.fair_sharing import ClientTurns
-from service.http.requests import StrictQueryRoute, query_errors, while_connected
+from service.http.requests import parsed_query, query_errors, while_connected
 from service.http.responses import JSON, json_response
 from service.routes.openapi import KEYED_PROBLEMS, TRIAGE, documented
 
@@ -48,15 +48,15 @@ _BODY = {
         "required": True,
         "content": {
             JSON: {
+                "schema": {"$ref": f"#/components/schemas/{DecisionRequest.__name__}"},
                 "examples": {
                     name: {"value": {"request_id": _REQUEST_ID, **fields}}
                     for name, fields in _EXAMPLES.items()
-                }
+                },
             }
         },
     }
 }
-_EXAMPLE = DecisionRequest(request_id=_REQUEST_ID, decision="urgent")
 
 
 def decision_routes(
@@ -75,7 +75,7 @@ def decision_routes(
     """
     critical = policy.target.critical.classes
     turns, deciding = ClientTurns(), asyncio.Lock()
-    router = APIRouter(route_class=StrictQueryRoute, tags=[TRIAGE])
+    router = APIRouter(tags=[TRIAGE])
 
     @router.post(
         DECISIONS_PATH,
@@ -83,15 +83,12 @@ def decision_routes(
         responses=documented("decide", _PROBLEMS, ["Cache-Control"]),
         openapi_extra=_BODY,
     )
-    async def decide(
-        request: Request,
-        query: Annotated[NoQuery, Query()],  # noqa: ARG001 - has no parameters
-        body: DecisionRequest = _EXAMPLE,  # noqa: ARG001 - describes what `_body_of` reads
-    ) -> Response:
+    async def decide(request: Request) -> Response:
         """Records a person's decision on an answer of `/triage`, or its diagnosis.
 
         Returns all that was recorded about the answer: a later decision replaces an earlier one.
         """
+        parsed_query(request, NoQuery)
         if audit is None:
             raise NoAuditLog("expected a service that runs with --audit")
         asked = await _body_of(request)

@@ -27,6 +27,7 @@ from eulerlora_clinic.service.triage import (
 )
 from eulerlora_contract.answers import PredictionWarning, TriageResult
 from eulerlora_contract.processes import forget_variable
+from eulerlora_contract.queries import DecisionRequest
 from service.extensions import AnsweredImage, Extension, Service
 from service.inference.engine import ServedModel, ServedModels
 from service.routes.files import PageFile, file_routes
@@ -43,7 +44,12 @@ class Clinic(Extension):
 
     uploads = (TRIAGE_PATH, TRIAGE_BATCH_PATH)
     formats = MappingProxyType({FHIR_JSON: FHIR})
-    schemas = MappingProxyType({FHIR.schema_name: FHIR.schema})
+    schemas = MappingProxyType(
+        {
+            FHIR.schema_name: FHIR.schema,
+            DecisionRequest.__name__: DecisionRequest.model_json_schema(),
+        }
+    )
 
     def __init__(self, policy: Policy | None = None, audit: AuditLog | None = None) -> None:
         self.policy = policy or default_policy()

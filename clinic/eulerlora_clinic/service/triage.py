@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, create_model
 
 from eulerlora.sampling.adaptive import StoppingRule
@@ -26,7 +26,7 @@ from eulerlora_contract.queries import (
 )
 from eulerlora_contract.sampling import Mode
 from service.extensions import AnsweredImage, Interpretation, Predictor
-from service.http.requests import StrictQueryRoute
+from service.http.requests import parsed_query
 from service.http.responses import JSON, batch_response, json_response
 from service.inference.engine import ServedModel, ServedModels
 from service.routes.openapi import (
@@ -34,9 +34,12 @@ from service.routes.openapi import (
     TRIAGE,
     UPLOAD_PROBLEMS,
     documented,
+    query_parameters,
 )
 from service.routes.predict import UPLOAD, UPLOADS
 from service.telemetry.records import ShadowResult
+
+_Query = TypeVar("_Query", bound=TriageQuery)
 
 TRIAGE_PATH = "/triage"
 TRIAGE_BATCH_PATH = "/triage/batch"
@@ -140,22 +143,20 @@ def triage_routes(
     }
     query_type = _with_default_mode(TriageQuery, policy)
     batch_query_type = _with_default_mode(TriageBatchQuery, policy)
-    router = APIRouter(route_class=StrictQueryRoute, tags=[TRIAGE])
+    router = APIRouter(tags=[TRIAGE])
 
     @router.post(
         TRIAGE_PATH,
         response_model=TriageResult,
         responses=documented("triage", (*_PROBLEMS, NotAcceptable), _HEADERS, described),
-        openapi_extra=UPLOAD,
+        openapi_extra=query_parameters(query_type) | UPLOAD,
     )
-    async def triage(
-        request: Request,
-        query: Annotated[query_type, Query()],  # type: ignore[valid-type]
-    ) -> Response:
+    async def triage(request: Request) -> Response:
         """Returns the suggested next step for one image, its reasons, and the prediction.
 
         The header Accept chooses the format, by default JSON.
         """
+        query = parsed_query(request, query_type)
         media_type = chosen_media_type(request.headers.get("Accept"), offered)
         asked = _prediction_query(query, policy)
         card = models.named(asked.model).card
@@ -169,16 +170,14 @@ def triage_routes(
         TRIAGE_BATCH_PATH,
         response_model=TriageBatch,
         responses=documented("triage_batch", _PROBLEMS, _HEADERS),
-        openapi_extra=UPLOADS,
+        openapi_extra=query_parameters(batch_query_type) | UPLOADS,
     )
-    async def triage_batch(
-        request: Request,
-        query: Annotated[batch_query_type, Query()],  # type: ignore[valid-type]
-    ) -> Response:
+    async def triage_batch(request: Request) -> Response:
         """Returns a disposition or a problem for each of many images, in order.
 
         With `lesions`, also a disposition for each lesion: that of its most urgent image.
         """
+        query = parsed_query(request, batch_query_type)
         asked, numbers = _prediction_query(query, policy), _lesion_numbers(query)
         results = await pipeline.predict_batch(request, asked, Triage(policy, numbers))
         if numbers is None:
@@ -250,14 +249,14 @@ def policy_routes(policy: Policy) -> APIRouter:
     return router
 
 
-def _with_default_mode(query_type: type[TriageQuery], policy: Policy) -> type[TriageQuery]:
-    """The query type with the policy's mode as the default in the documentation."""
+def _with_default_mode(query_type: type[_Query], policy: Policy) -> type[_Query]:
+    """The query type with the policy's mode as the default."""
     default_mode, count = default_sampling(policy.evidence)
     samples = "" if count is None else f" with {count} samples"
     described = f"{TriageQuery.model_fields['mode'].description} Here: {default_mode}{samples}."
 
     mode: Any = (Annotated[Mode, Field(description=described)], default_mode)
-    return create_model("DocumentedQuery", __base__=query_type, mode=mode)
+    return create_model(query_type.__name__, __base__=query_type, mode=mode)
 
 
 def _lesion_numbers(query: TriageBatchQuery) -> list[int] | None:

@@ -5,14 +5,19 @@ import math
 import re
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
+from eulerlora_clinic.policy.policy import default_policy
+from eulerlora_clinic.service.decisions import decision_routes
 from eulerlora_contract.problems import SENT_BY_SERVICE, problem_class
 from eulerlora_contract.sampling import MAX_SAMPLES
 from service.auth.access import needs_key
+from service.routes.predict import predict_routes
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 NO_ROUTE = {"not_found", "method_not_allowed", "refused"}  # of requests that reach no operation
@@ -194,3 +199,22 @@ def test_a_service_with_keys_describes_them_on_every_route_that_needs_one(keyed,
             refused = keyed.request(method, path.replace("{name}", "tiny"))
             assert (refused.status_code, refused.headers["Content-Type"]) == (401, PROBLEM)
     assert "securitySchemes" not in document["components"]
+
+
+def test_the_framework_executes_no_parameter_that_only_describes() -> None:
+    """Handlers get the request and parse it; the document is written beside them."""
+    routers = [predict_routes(Mock()), decision_routes(None, default_policy(), Mock(), 1.0)]
+    routes = [route for router in routers for route in router.routes]
+    assert len(routes) == 4
+    for route in routes:
+        assert isinstance(route, APIRoute)
+        executed = route.dependant
+        assert (executed.query_params, executed.body_params) == ([], []), route.path
+
+
+def test_the_body_of_a_decision_is_described_by_its_schema(document) -> None:
+    body = document["paths"]["/decisions"]["post"]["requestBody"]["content"][JSON]
+    for example in body["examples"].values():
+        check(document, body["schema"], example["value"])
+    refused = Draft202012Validator({**body["schema"], "components": document["components"]})
+    assert not refused.is_valid({"decision": "urgent"}) and not refused.is_valid({"request_id": ""})
