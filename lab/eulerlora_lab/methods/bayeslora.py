@@ -21,7 +21,7 @@ from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings
 from eulerlora_contract.settings import NotNegative
 from eulerlora_lab.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
 
-K1, K2, K3 = 0.63576, 1.87320, 1.48695  # of the approximation
+_K1, _K2, _K3 = 0.63576, 1.87320, 1.48695  # of the approximation
 _INITIAL_UP = 1e-3
 _MIN_SQUARE = 1e-8
 
@@ -39,7 +39,7 @@ class BayesLoRASettings(MethodSettings):
     """
 
 
-class BayesLoRAAdapters(GaussianAdapters):
+class _BayesLoRAAdapters(GaussianAdapters):
     """The directions of one block and the logarithm of their variance, (4, adapters, rank)."""
 
     def __init__(self, width: int, adapters: AdapterSettings, settings: BayesLoRASettings) -> None:
@@ -65,7 +65,7 @@ class BayesLoRAAdapters(GaussianAdapters):
 
     def divergence(self) -> Tensor:
         weights = torch.stack([self.down, self.up])
-        return self.settings.kl_weight * log_uniform_divergence(
+        return self.settings.kl_weight * _log_uniform_divergence(
             weights, self.log_variance.unsqueeze(-1)
         )
 
@@ -77,11 +77,13 @@ class BayesLoRAMethod(GaussianWeightsMethod[BayesLoRASettings]):
     sampled_weights: tuple[Weight, ...] = ("down", "up")
 
     def block(self, index: int) -> BlockAdapters:
-        return BayesLoRAAdapters(self.shape.backbone.width, self.adapters, self.settings)
+        return _BayesLoRAAdapters(self.shape.backbone.width, self.adapters, self.settings)
 
 
-def log_uniform_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+def _log_uniform_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
     """KL(N(mean, variance) || log-uniform) up to a constant, summed over all elements."""
     log_alpha = log_variance - (mean.square() + _MIN_SQUARE).log()
-    negative = K1 * torch.sigmoid(K2 + K3 * log_alpha) - 0.5 * torch.log1p((-log_alpha).exp()) - K1
+    negative = (
+        _K1 * torch.sigmoid(_K2 + _K3 * log_alpha) - 0.5 * torch.log1p((-log_alpha).exp()) - _K1
+    )
     return -negative.sum()

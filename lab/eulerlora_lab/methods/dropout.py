@@ -32,7 +32,7 @@ from eulerlora.nn.method import (
 from eulerlora.sampling.masks import GROUP, PROJECTIONS, consecutive_masks, on_stacked_ranks
 from eulerlora_lab.methods.gaussian import WITHOUT_DROPOUT, NoiseMethod
 
-DROPPED = "dropped_keys"
+_DROPPED = "dropped_keys"
 """Name of the masks, (rows, blocks, heads, tokens, tokens): 1 where a key is dropped for a query.
 They have 0.5 MB for a row of 8 blocks with 4 heads and 65 tokens."""
 _DROPPED_LOGIT = -1e12
@@ -102,11 +102,11 @@ class DropKeySettings(MethodSettings):
     """Probability that a key is masked for a query of a head."""
 
 
-class DropKeyAdapters(AttentionAdapters):
+class _DropKeyAdapters(AttentionAdapters):
     """The directions of one block; a row's masks are added to its attention logits."""
 
     def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
-        coefficients, dropped = self.coefficients(rows), rows.draws.get(DROPPED)
+        coefficients, dropped = self.coefficients(rows), rows.draws.get(_DROPPED)
         added = None if dropped is None else _DROPPED_LOGIT * dropped[:, :, : rows.queries]
         return adapted_attention(
             inputs, frozen, self.down, self.up, coefficients, rows.image, rows.queries, added
@@ -125,16 +125,16 @@ class DropKeyMethod(NoiseMethod[DropKeySettings]):
         super().__init__(settings, shape)
         backbone = shape.backbone
         self.quantile = NormalDist().inv_cdf(settings.rate)
-        self.noise = {DROPPED: (self.depth, backbone.heads, backbone.tokens, backbone.tokens)}
+        self.noise = {_DROPPED: (self.depth, backbone.heads, backbone.tokens, backbone.tokens)}
 
     @classmethod
     def required_keys(cls, settings: MethodSettings) -> Mapping[str, Collection[object]]:
         return WITHOUT_DROPOUT
 
     def block(self, index: int) -> BlockAdapters:
-        return DropKeyAdapters(self.shape.backbone.width, self.adapters)
+        return _DropKeyAdapters(self.shape.backbone.width, self.adapters)
 
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
         return RowDraws(
-            {COEFFICIENTS: coefficients, DROPPED: (noise[DROPPED] < self.quantile).float()}
+            {COEFFICIENTS: coefficients, _DROPPED: (noise[_DROPPED] < self.quantile).float()}
         )

@@ -26,7 +26,7 @@ from eulerlora_contract.settings import Positive, PositiveInt
 from eulerlora_lab.methods.gaussian import WITHOUT_DROPOUT
 
 
-class EnsembleMethod(Method[SettingsType_co]):
+class _EnsembleMethod(Method[SettingsType_co]):
     """Members without adapters that draw nothing: a row is a member, and its samples are equal."""
 
     exportable = False
@@ -53,7 +53,7 @@ class EnsembleMethod(Method[SettingsType_co]):
         return RowDraws()
 
 
-class FrozenAttention(BlockAdapters):
+class _FrozenAttention(BlockAdapters):
     """No tensors: the rows of an image have the attention of the frozen block."""
 
     def initialise(self, generator: Generator) -> None:
@@ -77,7 +77,7 @@ class BatchEnsembleSettings(MethodSettings):
     """Standard deviation of the initial factors, whose mean is 1."""
 
 
-class BatchEnsembleFactors(BlockAdapters):
+class _BatchEnsembleFactors(BlockAdapters):
     """The factors of one block (BatchEnsemble, Wen, Tran and Ba, ICLR 2020).
 
     Attributes:
@@ -110,7 +110,7 @@ class BatchEnsembleFactors(BlockAdapters):
         return projected_attention(rows.of_rows(inputs), frozen, project, rows.queries)
 
 
-class BatchEnsembleMethod(EnsembleMethod[BatchEnsembleSettings]):
+class BatchEnsembleMethod(_EnsembleMethod[BatchEnsembleSettings]):
     """Factors in the last blocks; the others are frozen."""
 
     settings_type = BatchEnsembleSettings
@@ -125,9 +125,9 @@ class BatchEnsembleMethod(EnsembleMethod[BatchEnsembleSettings]):
 
     def block(self, index: int) -> BlockAdapters:
         if index < self.depth - self.settings.blocks:
-            return FrozenAttention()
+            return _FrozenAttention()
         width = self.shape.backbone.width
-        return BatchEnsembleFactors(width, self.adapters.adapters, self.settings)
+        return _BatchEnsembleFactors(width, self.adapters.adapters, self.settings)
 
 
 class LastLayerEnsembleSettings(MethodSettings):
@@ -137,7 +137,7 @@ class LastLayerEnsembleSettings(MethodSettings):
     """The method."""
 
 
-class LastLayerEnsembleMethod(EnsembleMethod[LastLayerEnsembleSettings]):
+class LastLayerEnsembleMethod(_EnsembleMethod[LastLayerEnsembleSettings]):
     """Heads on the frozen backbone, which runs once for an image."""
 
     settings_type = LastLayerEnsembleSettings
@@ -148,4 +148,4 @@ class LastLayerEnsembleMethod(EnsembleMethod[LastLayerEnsembleSettings]):
         return {**super().required_keys(settings), **heads}
 
     def block(self, index: int) -> BlockAdapters:
-        return FrozenAttention()
+        return _FrozenAttention()

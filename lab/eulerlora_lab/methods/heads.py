@@ -52,7 +52,7 @@ from eulerlora_contract.settings import NotNegative, Positive, PositiveInt
 from eulerlora_lab.methods.gaussian import NoiseMethod
 
 
-class SharedAdapters(AttentionAdapters):
+class _SharedAdapters(AttentionAdapters):
     """The directions of one block without draws: the rows of an adapter have those of mode det."""
 
     def coefficients(self, rows: BlockRows) -> Tensor:
@@ -62,11 +62,11 @@ class SharedAdapters(AttentionAdapters):
         return own.unsqueeze(1).expand(-1, len(PROJECTIONS), -1)
 
 
-class HeadNoiseMethod(NoiseMethod[SettingsType_co]):
+class _HeadNoiseMethod(NoiseMethod[SettingsType_co]):
     """Noise of the heads alone, so that the samples of an adapter share all blocks."""
 
     def block(self, index: int) -> BlockAdapters:
-        return SharedAdapters(self.shape.backbone.width, self.adapters)
+        return _SharedAdapters(self.shape.backbone.width, self.adapters)
 
     def det(self) -> RowDraws:
         return RowDraws()
@@ -75,7 +75,7 @@ class HeadNoiseMethod(NoiseMethod[SettingsType_co]):
         return RowDraws(head=noise)
 
 
-INDEX = "index"
+_INDEX = "index"
 """Name of z, (rows, index_dimension)."""
 
 
@@ -92,7 +92,7 @@ class EpiNetSettings(MethodSettings):
     """Factor of the prior network."""
 
 
-class IndexedNetworks(nn.Module):
+class _IndexedNetworks(nn.Module):
     """A network with one hidden layer (ReLU) for each adapter: (h, z) -> (classes, index).
 
     Attributes:
@@ -133,14 +133,14 @@ class IndexedNetworks(nn.Module):
         return matrix
 
 
-class EpiNetHeads(AdapterHeads):
+class _EpiNetHeads(AdapterHeads):
     """Base heads `weight` and `bias`, the learned networks and the fixed prior networks."""
 
     def __init__(self, width: int, classes: int, adapters: int, settings: EpiNetSettings) -> None:
         super().__init__(width, classes, adapters)
         self.prior_weight = settings.prior_weight
-        self.learned = IndexedNetworks(width, classes, adapters, settings)
-        self.prior = IndexedNetworks(width, classes, adapters, settings).requires_grad_(False)
+        self.learned = _IndexedNetworks(width, classes, adapters, settings)
+        self.prior = _IndexedNetworks(width, classes, adapters, settings).requires_grad_(False)
 
     @torch.no_grad()
     def initialise(self, generator: Generator) -> None:
@@ -155,13 +155,13 @@ class EpiNetHeads(AdapterHeads):
         if not draws:
             return logits
         with torch.autocast(features.device.type, enabled=False):
-            inputs, index = features.detach().float(), draws[INDEX].float()
+            inputs, index = features.detach().float(), draws[_INDEX].float()
             learned: Tensor = self.learned(inputs, index, adapter)
             prior: Tensor = self.prior(inputs, index, adapter)
             return logits + torch.einsum("nci,ni->nc", learned + self.prior_weight * prior, index)
 
 
-class EpiNetMethod(HeadNoiseMethod[EpiNetSettings]):
+class EpiNetMethod(_HeadNoiseMethod[EpiNetSettings]):
     """Plain adapters; the index of a row is read by its head."""
 
     settings_type = EpiNetSettings
@@ -169,18 +169,18 @@ class EpiNetMethod(HeadNoiseMethod[EpiNetSettings]):
 
     def __init__(self, settings: EpiNetSettings, shape: NetworkShape) -> None:
         super().__init__(settings, shape)
-        self.noise = {INDEX: (settings.index_dimension,)}
+        self.noise = {_INDEX: (settings.index_dimension,)}
 
     def heads(self) -> AdapterHeads:
         shape = self.shape
-        return EpiNetHeads(
+        return _EpiNetHeads(
             shape.backbone.width, shape.classes, self.adapters.adapters, self.settings
         )
 
 
-LOGIT_NOISE = "logit_noise"
+_LOGIT_NOISE = "logit_noise"
 """Standard normal noise of the logits, (rows, classes)."""
-SAMPLED = "sampled"
+_SAMPLED = "sampled"
 """(rows, 1): 1 if the row draws its logits; 0 if it has those of the mean field."""
 _MEAN_FIELD = math.pi / 8
 """The softmax of logits / sqrt(1 + _MEAN_FIELD variance) approximates the mean softmax."""
@@ -201,7 +201,7 @@ class SNGPSettings(MethodSettings):
     """Greatest spectral norm of B A of a projection."""
 
 
-class GaussianProcessHeads(AdapterHeads):
+class _GaussianProcessHeads(AdapterHeads):
     """One process for each adapter.
 
     weight: (adapters, classes, D). bias: (adapters, classes). frequencies V: (adapters, D, width)
@@ -249,8 +249,8 @@ class GaussianProcessHeads(AdapterHeads):
             mean_field = logits / (1 + _MEAN_FIELD * variance).sqrt()
             if not draws:
                 return mean_field
-            sampled = logits + variance.sqrt() * draws[LOGIT_NOISE]
-            return torch.where(draws[SAMPLED] > 0, sampled, mean_field)
+            sampled = logits + variance.sqrt() * draws[_LOGIT_NOISE]
+            return torch.where(draws[_SAMPLED] > 0, sampled, mean_field)
 
     @torch.no_grad()
     def variance(self, phi: Tensor, adapter: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ class GaussianProcessHeads(AdapterHeads):
         self.covariance_root.copy_(root)
 
 
-class BoundedAdapters(SharedAdapters):
+class _BoundedAdapters(_SharedAdapters):
     """The directions of one block; the spectral norm of B A is at most `norm_bound`."""
 
     def __init__(self, width: int, adapters: AdapterSettings, norm_bound: float) -> None:
@@ -294,7 +294,7 @@ class BoundedAdapters(SharedAdapters):
         self.up.mul_((self.norm_bound / norms).clamp(max=1)[..., None, None])
 
 
-class SNGPMethod(HeadNoiseMethod[SNGPSettings]):
+class SNGPMethod(_HeadNoiseMethod[SNGPSettings]):
     """Bounded adapters with heads that draw the logits of every row."""
 
     settings_type = SNGPSettings
@@ -302,15 +302,15 @@ class SNGPMethod(HeadNoiseMethod[SNGPSettings]):
 
     def __init__(self, settings: SNGPSettings, shape: NetworkShape) -> None:
         super().__init__(settings, shape)
-        self.noise = {LOGIT_NOISE: (shape.classes,)}
+        self.noise = {_LOGIT_NOISE: (shape.classes,)}
 
     def block(self, index: int) -> BlockAdapters:
         width = self.shape.backbone.width
-        return BoundedAdapters(width, self.adapters, self.settings.norm_bound)
+        return _BoundedAdapters(width, self.adapters, self.settings.norm_bound)
 
     def heads(self) -> AdapterHeads:
         shape = self.shape
-        return GaussianProcessHeads(
+        return _GaussianProcessHeads(
             shape.backbone.width, shape.classes, self.adapters.adapters, self.settings
         )
 
@@ -322,7 +322,7 @@ class SNGPMethod(HeadNoiseMethod[SNGPSettings]):
     def after_training(self, network: nn.Module, run: FinishedRun) -> None:
         """Sets the covariance of the heads from the images that belong to a class."""
         heads, adapters = network.get_submodule("heads"), self.adapters.adapters
-        assert isinstance(heads, GaussianProcessHeads)
+        assert isinstance(heads, _GaussianProcessHeads)
         device = heads.weight.device
         curvature = torch.zeros_like(heads.covariance_root)
 
@@ -344,4 +344,4 @@ class SNGPMethod(HeadNoiseMethod[SNGPSettings]):
         heads.set_covariance(run.total(curvature))
 
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
-        return RowDraws(head={**noise, SAMPLED: torch.ones(len(coefficients), 1)})
+        return RowDraws(head={**noise, _SAMPLED: torch.ones(len(coefficients), 1)})

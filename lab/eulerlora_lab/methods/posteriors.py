@@ -58,7 +58,7 @@ _FIT_SAMPLES = 4
 """Samples per adapter when a fit compares predictions."""
 
 
-def predicted_probabilities(
+def _predicted_probabilities(
     network: AdaptedVisionTransformer, pixels: Tensor, samples: int | None = _FIT_SAMPLES
 ) -> Tensor:
     """The mean probabilities (n, classes), float64 on the CPU.
@@ -80,7 +80,7 @@ def predicted_probabilities(
     return torch.cat(outputs)
 
 
-class FittedMethod(GaussianWeightsMethod[SettingsType_co]):
+class _FittedMethod(GaussianWeightsMethod[SettingsType_co]):
     """Training changes the means alone, in mode det; the scales are fitted after it."""
 
     @classmethod
@@ -130,7 +130,7 @@ class TFBSettings(MethodSettings):
     """Number of training images, evenly spaced, that the fit uses."""
 
 
-class TFBMethod(FittedMethod[TFBSettings]):
+class TFBMethod(_FittedMethod[TFBSettings]):
     """Noise on A."""
 
     settings_type = TFBSettings
@@ -140,21 +140,21 @@ class TFBMethod(FittedMethod[TFBSettings]):
         """Rotates the adapters and sets the largest noise that changes few labels."""
         settings = self.settings
         anchors, _ = run.inputs("train", settings.anchors)
-        values = rotate(network)
-        labels = predicted_probabilities(network, anchors, samples=None).argmax(dim=-1)
+        values = _rotate(network)
+        labels = _predicted_probabilities(network, anchors, samples=None).argmax(dim=-1)
 
         def is_accepted(deviation: float) -> bool:
-            set_deviation(network, values, deviation)
-            sampled = predicted_probabilities(network, anchors).argmax(dim=-1)
+            _set_deviation(network, values, deviation)
+            sampled = _predicted_probabilities(network, anchors).argmax(dim=-1)
             return (sampled != labels).double().mean().item() <= settings.tolerance
 
-        deviation = largest_accepted(is_accepted)
-        set_deviation(network, values, deviation)
+        deviation = _largest_accepted(is_accepted)
+        _set_deviation(network, values, deviation)
         return settings.model_copy(update={"deviation": deviation, "anchors": len(anchors)})
 
 
 @torch.no_grad()
-def rotate(network: AdaptedVisionTransformer) -> list[Tensor]:
+def _rotate(network: AdaptedVisionTransformer) -> list[Tensor]:
     """Replaces B by U D and A by V' A in all adapters, in place: B A does not change.
 
     Returns the singular values D of each block, (4, adapters, rank).
@@ -180,17 +180,17 @@ def _padded(rows: Tensor, like: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def set_deviation(
+def _set_deviation(
     network: AdaptedVisionTransformer, values: list[Tensor], deviation: float
 ) -> None:
-    """Sets the scales of adapters after `rotate`: noise U E of this deviation on the weights."""
+    """Sets the scales of adapters after `_rotate`: noise U E of this deviation on the weights."""
     for block, singular in zip(_adapters(network), values, strict=True):
         effective = singular > _SMALLEST_VALUE * singular.amax(dim=-1, keepdim=True)
         scale = torch.where(effective, deviation / singular, 0.0)
         block.get_parameter("down_root").copy_(scale.sqrt().unsqueeze(-1).expand_as(block.down))
 
 
-def largest_accepted(is_accepted: Callable[[float], bool]) -> float:
+def _largest_accepted(is_accepted: Callable[[float], bool]) -> float:
     """The largest accepted number, to 2%, for a property that only small ones have.
 
     0 if even the smallest of `_RANGE` is not accepted.
@@ -212,7 +212,7 @@ def largest_accepted(is_accepted: Callable[[float], bool]) -> float:
     return accepted
 
 
-MOMENTUM = 0.9
+_MOMENTUM = 0.9
 
 
 class SWAGSettings(MethodSettings):
@@ -228,7 +228,7 @@ class SWAGSettings(MethodSettings):
     """Number of snapshots of the weights, at equally spaced steps."""
 
 
-class Moments:
+class _Moments:
     """Running means of named tensors and of their squares, in float64."""
 
     def __init__(self) -> None:
@@ -255,16 +255,16 @@ class Moments:
         }
 
 
-class SWAGMethod(FittedMethod[SWAGSettings]):
+class SWAGMethod(_FittedMethod[SWAGSettings]):
     """Noise on A, B and the heads."""
 
     settings_type = SWAGSettings
 
     def fit(self, network: AdaptedVisionTransformer, run: FinishedRun) -> SWAGSettings:
         """Fits the moments of `settings.steps` steps of SGD."""
-        settings, moments = self.settings, Moments()
+        settings, moments = self.settings, _Moments()
         means = {n: p for n, p in network.adapter_parameters() if p.requires_grad}
-        optimiser = torch.optim.SGD(means.values(), lr=settings.learning_rate, momentum=MOMENTUM)
+        optimiser = torch.optim.SGD(means.values(), lr=settings.learning_rate, momentum=_MOMENTUM)
         for step, loss in enumerate(run.losses(settings.steps)):
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
@@ -280,7 +280,7 @@ class SWAGMethod(FittedMethod[SWAGSettings]):
 
 
 _CURVATURE_BATCH = 8
-PRIOR_PRECISIONS = tuple(10.0**exponent for exponent in range(9))
+_PRIOR_PRECISIONS = tuple(10.0**exponent for exponent in range(9))
 """Prior precisions that a search compares."""
 _LAYERS: Mapping[str, tuple[Weight, ...]] = {
     "last": ("head",),
@@ -304,7 +304,7 @@ class LaplaceSettings(MethodSettings):
     """Number of training images, evenly spaced, that the fit uses."""
 
 
-class LaplaceMethod(FittedMethod[LaplaceSettings]):
+class LaplaceMethod(_FittedMethod[LaplaceSettings]):
     """Noise on the tensors of the chosen layers."""
 
     settings_type = LaplaceSettings
@@ -329,30 +329,30 @@ class LaplaceMethod(FittedMethod[LaplaceSettings]):
         pixels, _ = run.inputs("train", settings.images)
         scale = run.image_count / len(pixels)
         if self.rotated:
-            decomposed = laws(kronecker_factors(network, pixels), scale)
-            set_precision = partial(set_kronecker_posterior, network, decomposed)
+            decomposed = _laws(_kronecker_factors(network, pixels), scale)
+            set_precision = partial(_set_kronecker_posterior, network, decomposed)
         else:
-            diagonal = gauss_newton_diagonal(network, pixels)
+            diagonal = _gauss_newton_diagonal(network, pixels)
             scaled = {name: value * scale for name, value in diagonal.items()}
-            set_precision = partial(set_posterior, network, scaled)
+            set_precision = partial(_set_posterior, network, scaled)
         precision = settings.prior_precision
         if precision is None:
             tested, labels = run.inputs("calibration", settings.images)
 
             def loss(precision: float) -> float:
                 set_precision(precision)
-                probabilities = predicted_probabilities(network, tested)
+                probabilities = _predicted_probabilities(network, tested)
                 of_labels = probabilities[torch.arange(len(probabilities)), labels]
                 tiny = torch.finfo(of_labels.dtype).tiny
                 return -of_labels.clamp_min(tiny).log().mean().item()
 
-            precision = min(PRIOR_PRECISIONS, key=loss)
+            precision = min(_PRIOR_PRECISIONS, key=loss)
         set_precision(precision)
         fitted = {"prior_precision": precision, "images": len(pixels)}
         return settings.model_copy(update=fitted)
 
 
-def gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
+def _gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
     """The diagonal summed over images, by the name of the parameter without `_root`.
 
     For the cross-entropy of a softmax the matrix is the Fisher information: the mean over classes y
@@ -399,7 +399,7 @@ def _part_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[st
     return total
 
 
-def set_posterior(
+def _set_posterior(
     network: AdaptedVisionTransformer, diagonal: Mapping[str, Tensor], prior_precision: float
 ) -> None:
     with torch.no_grad():
@@ -413,7 +413,7 @@ def _zeros(values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class _Recorded:
     """The inputs of A and B of a projection, and their outputs, all (rows, tokens, ...).
 
     The directions of all adapters are stacked.
@@ -426,10 +426,10 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class RecordingBlock(ProjectedBlock):
+class _RecordingBlock(ProjectedBlock):
     """`adapted_block` that keeps inputs and outputs of A and B in `records`."""
 
-    records: list[Recorded] = field(default_factory=list)
+    records: list[_Recorded] = field(default_factory=list)
 
     def projection(
         self,
@@ -443,12 +443,12 @@ class RecordingBlock(ProjectedBlock):
         directions = F.linear(inputs, down)
         weighted = directions * coefficients.unsqueeze(1)
         adapted = F.linear(weighted, up.T)
-        self.records.append(Recorded(inputs, directions, weighted, adapted))
+        self.records.append(_Recorded(inputs, directions, weighted, adapted))
         return F.linear(inputs, weight, bias) + adapted
 
 
 @dataclass(frozen=True)
-class Factors:
+class _Factors:
     """Kronecker factors of a matrix for every adapter: of its rows and of its columns."""
 
     left: Tensor  # (..., rows, rows)
@@ -456,13 +456,13 @@ class Factors:
 
 
 @dataclass(frozen=True)
-class Law(Factors):
+class _Law(_Factors):
     """The eigenvectors of both factors, and the curvature of each element in these bases."""
 
     curvature: Tensor  # (..., rows, columns)
 
 
-def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Factors]:
+def _kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, _Factors]:
     """The factors of heads and sampled adapters over the images, by parameter name."""
     sums: dict[str, tuple[Tensor, Tensor]] = {}
     for part in images.split(_CURVATURE_BATCH):
@@ -470,17 +470,17 @@ def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict
             before = sums.get(name, (torch.zeros_like(left), torch.zeros_like(right)))
             sums[name] = before[0] + left, before[1] + right
     count = len(images)
-    factors: dict[str, Factors] = {}
+    factors: dict[str, _Factors] = {}
     for name, (left, right) in sums.items():
         # The factor of the inputs is a mean, that of the gradients a sum.
         if name.endswith(".up"):
-            factors[name] = Factors(left / count, right)
+            factors[name] = _Factors(left / count, right)
         else:
-            factors[name] = Factors(left, right / count)
-    return factors | {"heads.bias": Factors(factors["heads.weight"].left, None)}
+            factors[name] = _Factors(left, right / count)
+    return factors | {"heads.bias": _Factors(factors["heads.weight"].left, None)}
 
 
-def laws(factors: Mapping[str, Factors], scale: float) -> dict[str, Law]:
+def _laws(factors: Mapping[str, _Factors], scale: float) -> dict[str, _Law]:
     """The eigenvectors and the curvature times `scale` of the factors, by name."""
     decomposed = {}
     for name, of_name in factors.items():
@@ -490,13 +490,13 @@ def laws(factors: Mapping[str, Factors], scale: float) -> dict[str, Law]:
         if of_name.right is not None:
             values, right = torch.linalg.eigh(of_name.right.double())
             curvature = curvature.unsqueeze(-1) * values.clamp_min(0).unsqueeze(-2)
-        decomposed[name] = Law(left, right, curvature)
+        decomposed[name] = _Law(left, right, curvature)
     return decomposed
 
 
 @torch.no_grad()
-def set_kronecker_posterior(
-    network: AdaptedVisionTransformer, laws: Mapping[str, Law], prior_precision: float
+def _set_kronecker_posterior(
+    network: AdaptedVisionTransformer, laws: Mapping[str, _Law], prior_precision: float
 ) -> None:
     """Sets bases and scales of the network's sampled weights to those of the posterior."""
     sampled = dict(network.adapter_parameters())
@@ -514,7 +514,7 @@ def _covariances(
 ) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
     """Yields the name and both factors, summed over the images, of every matrix."""
     adapters, rank = network.settings.adapters, network.settings.rank
-    block = RecordingBlock()
+    block = _RecordingBlock()
     features: list[Tensor] = []
     rows = Rows.of([1] * len(images), adapters).to(images.device)
     hook = network.heads.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))

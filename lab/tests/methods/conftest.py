@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -15,41 +15,50 @@ from tests.eulerlora.conftest import images, network
 from tests.service.conftest import current_metrics, photo, png
 
 __all__ = [
-    "GivenRun", "current_metrics", "images", "network", "network_like", "photo", "plain_lora",
-    "png",
+    "after_training", "current_metrics", "images", "network", "network_like", "photo",
+    "plain_lora", "png",
 ]  # fmt: skip
 
-NO_CHANGES: Mapping[str, Tensor] = MappingProxyType({})
 
-
-@torch.no_grad()
-def plain_lora(
-    network: AdaptedVisionTransformer, adapter: int, changes: Mapping[str, Tensor] = NO_CHANGES
-) -> AdaptedVisionTransformer:
-    """A network of one adapter without a method: copies of weights, some of them changed.
+@pytest.fixture(scope="session")
+def plain_lora() -> Callable[..., AdaptedVisionTransformer]:
+    """Makes a network of one adapter without a method: copies of weights, some of them changed.
 
     `changes` has, by parameter name such as `blocks.0.down`, the weights of one adapter.
     """
-    settings = AdapterSettings(
-        adapters=1, rank=network.settings.rank, min_rank=network.settings.rank
-    )
-    plain = build_network(network.backbone, settings, 3)
-    for name, parameter in plain.adapter_parameters():
-        axis = 0 if name.startswith("heads") else 1
-        own = network.get_parameter(name).select(axis, adapter)
-        parameter.copy_(changes.get(name, own).unsqueeze(axis))
-    return plain
+
+    @torch.no_grad()
+    def made(
+        network: AdaptedVisionTransformer,
+        adapter: int,
+        changes: Mapping[str, Tensor] | None = None,
+    ) -> AdaptedVisionTransformer:
+        settings = AdapterSettings(
+            adapters=1, rank=network.settings.rank, min_rank=network.settings.rank
+        )
+        plain = build_network(network.backbone, settings, 3)
+        for name, parameter in plain.adapter_parameters():
+            axis = 0 if name.startswith("heads") else 1
+            own = network.get_parameter(name).select(axis, adapter)
+            parameter.copy_((changes or {}).get(name, own).unsqueeze(axis))
+        return plain
+
+    return made
 
 
-@torch.no_grad()
-def network_like(
-    source: AdaptedVisionTransformer, method: MethodSettings
-) -> AdaptedVisionTransformer:
-    classes = source.heads.bias.shape[1]
-    network = build_network(source.backbone, source.settings, classes, method=method)
-    for name, parameter in source.adapter_parameters():
-        network.get_parameter(name).copy_(parameter)
-    return network.eval()
+@pytest.fixture(scope="session")
+def network_like() -> Callable[..., AdaptedVisionTransformer]:
+    """Makes a network of a method with the adapters and heads of another network."""
+
+    @torch.no_grad()
+    def made(source: AdaptedVisionTransformer, method: MethodSettings) -> AdaptedVisionTransformer:
+        classes = source.heads.bias.shape[1]
+        network = build_network(source.backbone, source.settings, classes, method=method)
+        for name, parameter in source.adapter_parameters():
+            network.get_parameter(name).copy_(parameter)
+        return network.eval()
+
+    return made
 
 
 @dataclass(frozen=True)
@@ -73,3 +82,14 @@ class GivenRun:
 
     def total(self, values: Tensor) -> Tensor:
         return values
+
+
+@pytest.fixture(scope="session")
+def after_training() -> Callable[..., MethodSettings]:
+    """Ends the training of a network with the given run; returns the method's settings then."""
+
+    def ended(network: AdaptedVisionTransformer, **run: object) -> MethodSettings:
+        network.method.after_training(network, GivenRun(**run))
+        return network.method.settings
+
+    return ended

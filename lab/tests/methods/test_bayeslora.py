@@ -6,14 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 from scipy.integrate import quad
-from torch import Generator
 
-from eulerlora.sampling.masks import AdapterSettings
-from eulerlora_lab.methods.bayeslora import (
-    BayesLoRAAdapters,
-    BayesLoRASettings,
-    log_uniform_divergence,
-)
+from lab.tests.methods.settings import settings_of
+from tests.conftest import random_network
 
 
 def negative_divergence(alpha: float) -> float:
@@ -30,21 +25,28 @@ def negative_divergence(alpha: float) -> float:
 
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 1.0, 10.0])
 def test_the_divergence_differs_from_the_integral_by_a_constant(alpha: float) -> None:
-    mean = torch.ones(1, dtype=torch.float64)
-    divergence = [
-        float(log_uniform_divergence(mean, torch.tensor(math.log(value)))) for value in (alpha, 1e4)
-    ]
+    network = random_network(method=settings_of("bayeslora", kl_weight=0.5)).double()
+
+    @torch.no_grad()
+    def divergence_of_an_element(variance: float) -> float:
+        elements = 0
+        for block in network.blocks:
+            for weights in (block.down, block.up):
+                weights.fill_(1.0)
+                elements += weights.numel()
+            block.log_variance.fill_(math.log(variance))
+        return network.divergence().item() / (0.5 * elements)
+
+    divergence = [divergence_of_an_element(value) for value in (alpha, 1e4)]
     integral = negative_divergence(1e4) - negative_divergence(alpha)
     assert divergence[0] - divergence[1] == pytest.approx(integral, abs=0.02)
 
 
 def test_all_elements_of_a_direction_have_its_deviation() -> None:
-    block = BayesLoRAAdapters(
-        16, AdapterSettings(adapters=1, rank=3, min_rank=3), BayesLoRASettings()
-    )
-    block.initialise(Generator().manual_seed(0))
+    block = random_network(method=settings_of("bayeslora")).blocks[0]
     with torch.no_grad():
-        block.log_variance.copy_(torch.tensor([0.0, 2.0, 4.0]).expand(4, 1, 3))
+        block.log_variance.copy_(torch.tensor([0.0, 2.0, 4.0, 6.0]).expand(4, 2, 4))
     assert torch.allclose(
-        (block.down_root**2).squeeze(-1), torch.tensor([1.0, math.e, math.e**2]).expand(4, 1, 3)
+        (block.down_root**2).squeeze(-1),
+        torch.tensor([math.e**k for k in range(4)]).expand(4, 2, 4),
     )

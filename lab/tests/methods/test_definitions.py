@@ -1,6 +1,7 @@
 """Each method against its definition, with a plain LoRA network for every row as reference."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,23 +10,21 @@ from torch.distributions import Normal, kl_divergence
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.exchange.exporting import members
-from eulerlora.methods.eulerlora import EulerLoRASettings
-from eulerlora.methods.registry import build_network
+from eulerlora.methods.registry import build_network, method_type
 from eulerlora.nn.method import COEFFICIENTS, MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_contract.errors import SettingsError
-from eulerlora_lab.methods.dropout import RankDropoutMethod, RankDropoutSettings
-from eulerlora_lab.methods.variational import BLoBSettings, GaussianCoefficientsSettings
-from lab.tests.methods.conftest import plain_lora
-from lab.tests.methods.settings import METHODS
+from lab.tests.methods.settings import METHODS, settings_of
 from tests.conftest import config_of, predict_rows, random_backbone, random_network
 
 STOCH = Draw(mode="stoch", samples=3, seed=4)
 RANK = 4
 STANDARD_ERRORS = 5
+
+Network = Callable[..., AdaptedVisionTransformer]
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def changed_weights(network: AdaptedVisionTransformer, row: int) -> dict[str, Te
     ],
 )
 def test_rows_with_normal_weights_equal_plain_lora_with_the_drawn_weights(
-    name: str, image: Tensor
+    name: str, image: Tensor, plain_lora: Network
 ) -> None:
     network = random_network(method=METHODS[name])
     (actual,) = predict_rows(network, image, [STOCH])
@@ -92,7 +91,7 @@ def test_rows_with_normal_weights_equal_plain_lora_with_the_drawn_weights(
 )
 @pytest.mark.parametrize("draw", [STOCH, Draw()])
 def test_rows_with_coefficients_equal_plain_lora_with_scaled_rows_of_a(
-    name: str, draw: Draw, image: Tensor
+    name: str, draw: Draw, image: Tensor, plain_lora: Network
 ) -> None:
     """B (c * (A x)) = B ((c * A) x)."""
     network = random_network(method=METHODS[name])
@@ -113,7 +112,9 @@ def test_rows_with_coefficients_equal_plain_lora_with_scaled_rows_of_a(
 
 
 @pytest.mark.parametrize("name", ["eulerlora", "gaussian coefficients", "swag"])
-def test_exported_members_are_the_answers_of_mode_det(name: str, image: Tensor) -> None:
+def test_exported_members_are_the_answers_of_mode_det(
+    name: str, image: Tensor, plain_lora: Network
+) -> None:
     network = random_network(method=METHODS[name])
     (det,) = predict_rows(network, image, [Draw()])
     exported = members(Checkpoint(network, config_of(network), "sha256:0"))
@@ -123,18 +124,18 @@ def test_exported_members_are_the_answers_of_mode_det(name: str, image: Tensor) 
         torch.testing.assert_close(det[adapter], expected, rtol=0, atol=1e-5)
 
 
-def masks_of(settings: RankDropoutSettings, sampler: str) -> Tensor:
+def masks_of(settings: MethodSettings, sampler: str) -> Tensor:
     """(samples, 4, rank) of one adapter and many blocks and samples."""
     adapters = AdapterSettings(adapters=1, rank=10, min_rank=10)
     shape = NetworkShape(adapters, BackboneSettings(layers=256), classes=2)
-    method = RankDropoutMethod(settings, shape)
+    method = method_type(settings)(settings, shape)
     draw = Draw.model_validate({"mode": "stoch", "samples": 4, "seed": 2, "sampler": sampler})
     return method.draw(draw).blocks[COEFFICIENTS].double()
 
 
 @pytest.mark.parametrize("sampler", ["independent", "balanced"])
 def test_bernoulli_directions_are_kept_independently_with_mean_one(sampler: str) -> None:
-    masks = masks_of(RankDropoutSettings(kept=0.6), sampler)
+    masks = masks_of(settings_of("rank-dropout", kept=0.6), sampler)
     assert masks.unique().tolist() == pytest.approx([0.0, 1 / 0.6])
     for sample in masks:
         flat = sample.flatten(0, 1)
@@ -146,7 +147,7 @@ def test_bernoulli_directions_are_kept_independently_with_mean_one(sampler: str)
 
 def test_balanced_bernoulli_directions_are_pairs_of_complementary_draws() -> None:
     """Of u and 1 - u, one or both are at most 0.6, and both with probability 0.2."""
-    first, second = (masks_of(RankDropoutSettings(kept=0.6), "balanced")[:2] > 0).unbind(0)
+    first, second = (masks_of(settings_of("rank-dropout", kept=0.6), "balanced")[:2] > 0).unbind(0)
     assert (first | second).all()
     both = (first & second).double()
     assert abs(both.mean() - 0.2) < STANDARD_ERRORS * both.std() / math.sqrt(both.numel())
@@ -154,7 +155,7 @@ def test_balanced_bernoulli_directions_are_pairs_of_complementary_draws() -> Non
 
 @pytest.mark.parametrize("sampler", ["independent", "balanced"])
 def test_a_fixed_rank_keeps_a_uniform_subset_of_one_size(sampler: str) -> None:
-    masks = masks_of(RankDropoutSettings(law="fixed", kept=0.6), sampler)
+    masks = masks_of(settings_of("rank-dropout", law="fixed", kept=0.6), sampler)
     assert masks.unique().tolist() == pytest.approx([0.0, 10 / 6])
     assert ((masks > 0).sum(dim=-1) == 6).all()
     for sample in masks:
@@ -167,7 +168,7 @@ def test_a_fixed_rank_keeps_a_uniform_subset_of_one_size(sampler: str) -> None:
 
 @pytest.mark.parametrize("kept", [1.0, 0.99])
 def test_dropout_that_keeps_every_direction_is_mode_det(kept: float, image: Tensor) -> None:
-    settings = RankDropoutSettings(law="fixed", kept=kept)
+    settings = settings_of("rank-dropout", law="fixed", kept=kept)
     network = random_network(method=settings)
     (stoch,), (det,) = (predict_rows(network, image, [draw]) for draw in (STOCH, Draw()))
     torch.testing.assert_close(stoch, det.repeat_interleave(3, dim=0), rtol=0, atol=1e-5)
@@ -197,7 +198,7 @@ def naive_divergence(mean: Tensor, scale: Tensor, prior: float) -> Tensor:
 
 
 def test_the_divergence_of_coefficients_is_torchs() -> None:
-    network = initialised(GaussianCoefficientsSettings(prior_scale=0.7, kl_weight=0.5))
+    network = initialised(settings_of("gaussian-coefficients", prior_scale=0.7, kl_weight=0.5))
     expected = sum(
         naive_divergence(block.mean, block.log_scale.exp(), 0.7) for block in network.blocks
     )
@@ -205,27 +206,27 @@ def test_the_divergence_of_coefficients_is_torchs() -> None:
 
 
 def test_the_divergence_of_blob_is_torchs() -> None:
-    network = initialised(BLoBSettings(prior_scale=3.0, kl_weight=0.5))
+    network = initialised(settings_of("blob", prior_scale=3.0, kl_weight=0.5))
     unit = 10 * math.sqrt(6 / (8 + 16)) / math.sqrt(3)  # of a uniform law
     expected = sum(
         naive_divergence(block.down, block.down_root**2, 3 * unit) for block in network.blocks
     )
     torch.testing.assert_close(network.divergence(), 0.5 * expected)
-    assert initialised(EulerLoRASettings()).divergence() is None
+    assert initialised(METHODS["eulerlora"]).divergence() is None
 
 
 def test_initial_laws_have_the_stated_scales_and_directions() -> None:
-    coefficients = initialised(GaussianCoefficientsSettings(initial_scale=0.2)).blocks[0]
+    coefficients = initialised(settings_of("gaussian-coefficients", initial_scale=0.2)).blocks[0]
     scale = coefficients.log_scale.exp()
     assert 0.2 / math.sqrt(2) <= scale.min() < scale.max() <= 0.2
     assert (coefficients.mean == 1).all()
     gram = coefficients.down @ coefficients.down.mT
     diagonal = torch.diag_embed(gram.diagonal(dim1=-2, dim2=-1))
     torch.testing.assert_close(gram, diagonal, rtol=0, atol=1e-4)
-    plain = initialised(EulerLoRASettings()).blocks[0].down  # of the same generator
+    plain = initialised(METHODS["eulerlora"]).blocks[0].down  # of the same generator
     values = gram.diagonal(dim1=-2, dim2=-1).sqrt()
     torch.testing.assert_close(values, torch.linalg.svdvals(plain))
-    blob = initialised(BLoBSettings(initial_scale=0.1)).blocks[0]
+    blob = initialised(settings_of("blob", initial_scale=0.1)).blocks[0]
     relative = blob.down_root**2 / blob.unit
     assert 0.05 - 1e-6 <= relative.min() < relative.max() <= 0.1 + 1e-6
 
@@ -233,7 +234,7 @@ def test_initial_laws_have_the_stated_scales_and_directions() -> None:
 def test_normal_coefficients_need_at_most_as_many_directions_as_features() -> None:
     settings = AdapterSettings(rank=20, min_rank=20)
     with pytest.raises(SettingsError, match=r"adapters\.rank"):
-        build_network(random_backbone(), settings, 3, method=GaussianCoefficientsSettings())
+        build_network(random_backbone(), settings, 3, method=settings_of("gaussian-coefficients"))
 
 
 @pytest.mark.parametrize("name", ["gaussian coefficients", "blob"])

@@ -7,13 +7,14 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from eulerlora.methods.registry import method_type
 from eulerlora.nn.attention import DistanceAttention, attend
 from eulerlora.nn.method import BlockRows, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_contract.sampling import Sampler
-from eulerlora_lab.methods.dropout import DROPPED, DropKeyMethod, DropKeySettings
+from lab.tests.methods.settings import settings_of
 from tests.conftest import predict_rows, random_network
 
 STOCH = Draw(mode="stoch", samples=2, seed=4)
@@ -53,10 +54,10 @@ def naive_log_probabilities(
 
 @pytest.mark.parametrize("rate", [0.2, 0.6])
 def test_rows_equal_torchs_attention_with_masked_keys(rate: float) -> None:
-    network = random_network(method=DropKeySettings(rate=rate))
+    network = random_network(method=settings_of("dropkey", rate=rate))
     image = torch.rand(1, 3, 32, 32, generator=Generator().manual_seed(1))
     (actual,) = predict_rows(network, image, [STOCH])
-    dropped = network.draw_rows([STOCH]).blocks[DROPPED].bool()
+    dropped = network.draw_rows([STOCH]).blocks["dropped_keys"].bool()
     for row in range(4):
         expected = naive_log_probabilities(network, image, row // 2, dropped[row])
         torch.testing.assert_close(actual[row], expected, rtol=0, atol=1e-5)
@@ -73,9 +74,10 @@ def test_every_key_is_dropped_at_the_rate_and_independently_of_others(sampler: S
         image_size=16, patch_size=8, layers=16, heads=16, width=16, mlp_width=8
     )
     shape = NetworkShape(AdapterSettings(adapters=1, rank=1, min_rank=1), backbone, classes=2)
-    method = DropKeyMethod(DropKeySettings(rate=0.2), shape)
+    settings = settings_of("dropkey", rate=0.2)
+    method = method_type(settings)(settings, shape)
     draw = Draw(mode="stoch", samples=2, seed=1, sampler=sampler)
-    masks = method.draw(draw).blocks[DROPPED]
+    masks = method.draw(draw).blocks["dropped_keys"]
     assert masks.shape == (2, 16, 16, 5, 5)
     assert masks.unique().tolist() == [0, 1]
     for sample in masks:
@@ -89,11 +91,11 @@ def test_every_key_is_dropped_at_the_rate_and_independently_of_others(sampler: S
 
 
 def test_a_query_without_any_key_attends_to_all_equally() -> None:
-    network = random_network(method=DropKeySettings())
+    network = random_network(method=settings_of("dropkey"))
     inputs = torch.rand(1, 17, 16, generator=Generator().manual_seed(2))
     frozen = network.backbone.encoder.blocks()[0].self_attention
     draws = dict(network.draw_rows([Draw(mode="stoch")]).block(0))
-    draws[DROPPED] = torch.ones_like(draws[DROPPED])
+    draws["dropped_keys"] = torch.ones_like(draws["dropped_keys"])
     rows = BlockRows({name: values[:1] for name, values in draws.items()}, torch.tensor([0]))
     attended = network.blocks[0].attention(inputs, frozen, rows)
     assert attended.isfinite().all()

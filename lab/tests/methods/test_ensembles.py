@@ -14,12 +14,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Draw
 from eulerlora_contract.errors import SettingsError
-from eulerlora_lab.methods.ensembles import (
-    BatchEnsembleFactors,
-    BatchEnsembleSettings,
-    FrozenAttention,
-    LastLayerEnsembleSettings,
-)
+from lab.tests.methods.settings import settings_of
 from tests.conftest import predict_rows, random_backbone, random_network
 
 MEMBERS = AdapterSettings(adapters=3, rank=1, min_rank=1)
@@ -35,7 +30,7 @@ def merged(network: AdaptedVisionTransformer, member: int) -> VisionTransformer:
     """The backbone with the weights W o (s r') of a member."""
     backbone = copy.deepcopy(network.backbone)
     for layer, block in zip(backbone.encoder.blocks(), network.blocks, strict=True):
-        if isinstance(block, FrozenAttention):
+        if not hasattr(block, "input_factors"):
             continue
         r, s = block.input_factors[:, member], block.output_factors[:, member]  # (4, width)
         factors = s.unsqueeze(-1) * r.unsqueeze(-2)  # (4, width, width)
@@ -56,8 +51,8 @@ def answer(
 def test_members_of_batch_ensemble_have_rank_one_factors_of_the_frozen_weights(
     blocks: int, images: Tensor
 ) -> None:
-    network = random_network(MEMBERS, method=BatchEnsembleSettings(blocks=blocks))
-    kinds = [isinstance(block, BatchEnsembleFactors) for block in network.blocks]
+    network = random_network(MEMBERS, method=settings_of("batch-ensemble", blocks=blocks))
+    kinds = [bool(list(block.parameters())) for block in network.blocks]
     assert kinds == [False] * (2 - blocks) + [True] * blocks
     actual = torch.stack(predict_rows(network, images, [Draw(), Draw()]))
     for member in range(3):
@@ -67,7 +62,7 @@ def test_members_of_batch_ensemble_have_rank_one_factors_of_the_frozen_weights(
 
 
 def test_initial_factors_are_normal_around_one() -> None:
-    method = BatchEnsembleSettings(blocks=2, factor_deviation=0.1)
+    method = settings_of("batch-ensemble", blocks=2, factor_deviation=0.1)
     settings = AdapterSettings(adapters=50, rank=1, min_rank=1)
     network = build_network(random_backbone(), settings, 3, method=method)
     network.initialise(Generator().manual_seed(0))
@@ -79,11 +74,11 @@ def test_initial_factors_are_normal_around_one() -> None:
 
 def test_batch_ensemble_needs_at_most_the_blocks_of_the_backbone() -> None:
     with pytest.raises(SettingsError, match=r"method\.blocks"):
-        random_network(MEMBERS, method=BatchEnsembleSettings(blocks=3))
+        random_network(MEMBERS, method=settings_of("batch-ensemble", blocks=3))
 
 
 def test_members_of_a_last_layer_ensemble_are_heads_of_the_backbone(images: Tensor) -> None:
-    network = random_network(MEMBERS, method=LastLayerEnsembleSettings())
+    network = random_network(MEMBERS, method=settings_of("last-layer-ensemble"))
     names = [name for name, _ in network.adapter_parameters()]
     assert names == ["heads.weight", "heads.bias"]
     actual = torch.stack(predict_rows(network, images, [Draw(), Draw()]))
@@ -93,7 +88,9 @@ def test_members_of_a_last_layer_ensemble_are_heads_of_the_backbone(images: Tens
         torch.testing.assert_close(actual[:, member], expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [BatchEnsembleSettings(blocks=1), LastLayerEnsembleSettings()])
+@pytest.mark.parametrize(
+    "method", [settings_of("batch-ensemble", blocks=1), settings_of("last-layer-ensemble")]
+)
 def test_initial_members_differ(method: MethodSettings, images: Tensor) -> None:
     network = build_network(random_backbone(), MEMBERS, 3, method=method)
     network.initialise(Generator().manual_seed(0))

@@ -3,15 +3,17 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora_lab.methods.heads import INDEX, EpiNetHeads, EpiNetSettings, IndexedNetworks
+from eulerlora.nn.method import AdapterHeads
+from lab.tests.methods.settings import settings_of
+from tests.conftest import random_network
 
-WIDTH, CLASSES, ADAPTERS = 6, 3, 2
-SETTINGS = EpiNetSettings(index_dimension=4, hidden=5, prior_weight=0.7)
+WIDTH, CLASSES = 16, 3
+SETTINGS = settings_of("epinet", index_dimension=4, hidden=5, prior_weight=0.7)
 ADAPTER = torch.tensor([0, 1, 1, 0])
 
 
-def heads_of() -> EpiNetHeads:
-    heads = EpiNetHeads(WIDTH, CLASSES, ADAPTERS, SETTINGS)
+def heads_of() -> AdapterHeads:
+    heads = random_network(method=SETTINGS).heads
     heads.initialise(Generator().manual_seed(0))
     return heads
 
@@ -20,7 +22,7 @@ def normal(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=Generator().manual_seed(seed))
 
 
-def layers(networks: IndexedNetworks, adapter: int) -> nn.Sequential:
+def layers(networks: nn.Module, adapter: int) -> nn.Sequential:
     network = nn.Sequential(
         nn.Linear(WIDTH + 4, 5), nn.ReLU(), nn.Linear(5, CLASSES * 4), nn.Unflatten(-1, (-1, 4))
     )
@@ -36,7 +38,7 @@ def layers(networks: IndexedNetworks, adapter: int) -> nn.Sequential:
 @torch.no_grad()
 def test_a_rows_logits_are_the_base_head_plus_both_networks_times_its_index() -> None:
     heads, features, index = heads_of(), normal(4, WIDTH), normal(4, 4, seed=2)
-    actual = heads(features, ADAPTER, {INDEX: index})
+    actual = heads(features, ADAPTER, {"index": index})
     for row, adapter in enumerate(ADAPTER.tolist()):
         inputs = torch.cat([features[row], index[row]]).unsqueeze(0)
         learned, prior = (
@@ -50,14 +52,14 @@ def test_a_rows_logits_are_the_base_head_plus_both_networks_times_its_index() ->
 def test_an_index_of_zeros_is_mode_det() -> None:
     heads, features = heads_of(), normal(4, WIDTH)
     assert torch.equal(
-        heads(features, ADAPTER, {INDEX: torch.zeros(4, 4)}), heads(features, ADAPTER)
+        heads(features, ADAPTER, {"index": torch.zeros(4, 4)}), heads(features, ADAPTER)
     )
 
 
 def test_the_prior_is_fixed_and_the_networks_send_no_gradient_to_the_features() -> None:
     heads = heads_of()
     gradients = []
-    for draws in (None, {INDEX: normal(4, 4, seed=2)}):
+    for draws in (None, {"index": normal(4, 4, seed=2)}):
         features = normal(4, WIDTH).requires_grad_()
         heads(features, ADAPTER, draws).sum().backward()
         gradients.append(features.grad)

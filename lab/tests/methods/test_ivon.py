@@ -9,7 +9,8 @@ import torch
 from accelerate import Accelerator
 from torch import Generator, Tensor, nn
 
-from eulerlora_lab.methods.variational import IVON, IVONSettings
+from eulerlora_lab.methods.variational import IVON
+from lab.tests.methods.settings import settings_of
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective
 from training.optimisation.batches import RunLength
@@ -86,7 +87,7 @@ def test_it_finds_the_posterior_of_a_linear_regression_with_orthogonal_inputs() 
 
 
 def optimisation_of(rows: int | None = None, clip_norm: float = 1e9) -> Optimisation:
-    network = random_network(method=IVONSettings(initial_curvature=2.0, kl_weight=0.5))
+    network = random_network(method=settings_of("ivon", initial_curvature=2.0, kl_weight=0.5))
     objective = AdapterObjective(network, AdapterTraining(samples=2), torch.ones(3), image_count=50)
     settings = AdapterTraining(epochs=1, micro_batch_rows=rows, clip_norm=clip_norm, warmup_steps=0)
     length = RunLength(16_032, 32, 1)

@@ -1,4 +1,4 @@
-"""Laplace against laplace-torch and closed forms: diagonal curvature and Kronecker factors."""
+"""The fitted normal laws of Laplace against those of laplace-torch."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -10,28 +10,19 @@ from laplace.utils import Kron
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.method import AttentionAdapters, BlockAdapters, BlockRows
+from eulerlora.nn.method import AttentionAdapters, BlockAdapters, BlockRows, MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Draw
-from eulerlora_lab.methods.gaussian import GaussianHeads
-from eulerlora_lab.methods.posteriors import (
-    PRIOR_PRECISIONS,
-    Factors,
-    LaplaceSettings,
-    gauss_newton_diagonal,
-    kronecker_factors,
-    laws,
-    predicted_probabilities,
-    set_kronecker_posterior,
-    set_posterior,
-)
-from lab.tests.methods.conftest import GivenRun, network_like, plain_lora
-from tests.conftest import random_network
+from lab.tests.methods.settings import settings_of
+from tests.conftest import predict_rows, random_network
 
 ONE = AdapterSettings(adapters=1, rank=3, min_rank=3)
-KRON = LaplaceSettings(layers="all", structure="kron", prior_precision=2.0, images=11)
+UNUSED = torch.zeros(11, dtype=torch.long)
+PRECISION = 0.01
+
+Fit = Callable[..., AdaptedVisionTransformer]
 
 
 @pytest.fixture
@@ -39,8 +30,61 @@ def images() -> Tensor:
     return torch.rand(11, 3, 32, 32, generator=Generator().manual_seed(0))
 
 
-def settings_of(layers: Literal["last", "adapters", "all"]) -> LaplaceSettings:
-    return LaplaceSettings(layers=layers, prior_precision=1.0, images=11)
+def laplace(layers: Literal["last", "adapters", "all"] = "all", **values: object) -> MethodSettings:
+    chosen = {"prior_precision": PRECISION, "images": 11} | values
+    return settings_of("laplace", layers=layers, **chosen)
+
+
+@pytest.fixture
+def fitted(
+    images: Tensor,
+    network_like: Callable[..., AdaptedVisionTransformer],
+    after_training: Callable[..., MethodSettings],
+) -> Fit:
+    """Fits the posterior of images that stand for `count`; `labels` are those of held-out ones."""
+
+    def fit(
+        source: AdaptedVisionTransformer,
+        settings: MethodSettings,
+        count: int = 11,
+        labels: Tensor = UNUSED,
+    ) -> AdaptedVisionTransformer:
+        network = network_like(source, settings)
+        parts = {"train": (images, UNUSED), "calibration": (images, labels)}
+        after_training(network, images=parts, image_count=count)
+        return network
+
+    return fit
+
+
+def sampled_names(network: AdaptedVisionTransformer) -> list[str]:
+    named = dict(network.adapter_parameters())
+    return [name for name in named if f"{name}_root" in named]
+
+
+def precisions(network: AdaptedVisionTransformer) -> dict[str, Tensor]:
+    """The inverse of the variance of every element."""
+    return {
+        name: network.get_parameter(f"{name}_root").detach() ** -4
+        for name in sampled_names(network)
+    }
+
+
+@torch.no_grad()
+def covariances(network: AdaptedVisionTransformer) -> dict[str, Tensor]:
+    """The covariance (..., n, n) of the elements of every matrix, of Kronecker factors."""
+    by_name = {}
+    named = dict(network.adapter_parameters())
+    for name in sampled_names(network):
+        variance = named[f"{name}_root"] ** 4
+        bases = named[f"{name}_left"]
+        right = named.get(f"{name}_right")
+        if right is not None:
+            products = torch.einsum("...ij,...kl->...ikjl", bases, right)
+            bases = products.flatten(-4, -3).flatten(-2, -1)
+            variance = variance.flatten(-2, -1)
+        by_name[name] = bases @ torch.diag_embed(variance) @ bases.mT
+    return by_name
 
 
 class DetLogits(nn.Module):
@@ -57,90 +101,81 @@ class DetLogits(nn.Module):
         return self.network(images, rows, self.network.draw_rows([Draw()] * len(images)))
 
 
-def fitted(
-    settings: LaplaceSettings, count: int, images: Tensor, labels: Tensor | None = None
-) -> AdaptedVisionTransformer:
-    """The posterior of images that stand for `count`; `labels` are theirs, held out."""
-    network = network_like(random_network(), settings)
-    unused = torch.zeros(len(images), dtype=torch.long)
-    held_out = unused if labels is None else labels
-    run = GivenRun({"train": (images, unused), "calibration": (images, held_out)}, count)
-    network.method.after_training(network, run)
-    return network
-
-
-def test_the_curvature_of_all_weights_is_that_of_laplace_torch(images: Tensor) -> None:
+@pytest.mark.parametrize("copies", [1, 10])
+def test_variances_are_the_inverse_of_prior_precision_and_curvature_of_laplace_torch(
+    images: Tensor, fitted: Fit, copies: int
+) -> None:
+    """The images stand for so many copies of them."""
     source = random_network(ONE)
-    actual = gauss_newton_diagonal(network_like(source, settings_of("all")), images)
+    network = fitted(source, laplace(), 11 * copies)
     curvature = CurvlinopsGGN(DetLogits(source), likelihood="classification")
-    _, expected = curvature.diag(images, torch.zeros(len(images), dtype=torch.long))
+    _, expected = curvature.diag(images, UNUSED)
+    actual = precisions(network)
     names = [name for name, _ in source.adapter_parameters()]
     assert sorted(actual) == sorted(names)
-    flat = torch.cat([actual[name].flatten() for name in names])
+    flat = (torch.cat([actual[name].flatten() for name in names]) - PRECISION) / copies
     torch.testing.assert_close(flat, expected, rtol=1e-3, atol=1e-4 * expected.max().item())
 
 
-def all_diagonals(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
-    return gauss_newton_diagonal(network_like(network, settings_of("all")), images)
+def test_the_prior_precision_alone_is_that_of_elements_without_curvature(fitted: Fit) -> None:
+    source = random_network(ONE)
+    with torch.no_grad():
+        for block in source.blocks:
+            block.up.zero_()  # A has no effect then
+    network = fitted(source, laplace(prior_precision=4.0))
+    for name, precision in precisions(network).items():
+        if name.endswith("down"):
+            torch.testing.assert_close(precision, torch.full_like(precision, 4.0))
 
 
-def all_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
-    factors = kronecker_factors(network_like(network, KRON), images)
-    parts = {f"{name}.left": of_name.left for name, of_name in factors.items()}
-    return parts | {f"{n}.right": f.right for n, f in factors.items() if f.right is not None}
-
-
-@pytest.mark.parametrize("curvature", [all_diagonals, all_factors])
-def test_each_adapter_has_the_curvature_of_its_own_answers(
-    images: Tensor, curvature: Callable[[AdaptedVisionTransformer, Tensor], dict[str, Tensor]]
+@pytest.mark.parametrize(("structure", "law"), [("diagonal", precisions), ("kron", covariances)])
+def test_each_adapter_has_the_law_of_its_own_answers(
+    fitted: Fit,
+    plain_lora: Fit,
+    structure: str,
+    law: Callable[[AdaptedVisionTransformer], dict[str, Tensor]],
 ) -> None:
-    both = random_network()
-    actual = curvature(both, images)
+    both, settings = random_network(), laplace(structure=structure, prior_precision=0.5)
+    actual = law(fitted(both, settings))
     for adapter in (0, 1):
-        expected = curvature(plain_lora(both, adapter), images)
+        expected = law(fitted(plain_lora(both, adapter), settings))
         for name, value in actual.items():
             axis = 0 if name.startswith("heads") else 1
             own, other = value.select(axis, adapter), expected[name].select(axis, 0)
             torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-5)
 
 
-def test_the_posterior_variance_is_the_inverse_of_curvature_plus_prior_precision() -> None:
-    network = network_like(random_network(), settings_of("last"))
-    diagonal = {
-        "heads.weight": torch.rand(2, 3, 16, generator=Generator().manual_seed(0)),
-        "heads.bias": torch.ones(2, 3),
-    }
-    set_posterior(network, diagonal, 4.0)
-    for name, value in diagonal.items():
-        variance = network.get_parameter(f"{name}_root").square().square()
-        torch.testing.assert_close(variance * (value + 4), torch.ones_like(value))
+@pytest.mark.parametrize("structure", ["diagonal", "kron"])
+def test_layers_without_a_law_have_no_scales(fitted: Fit, structure: str) -> None:
+    settings = laplace("last", structure=structure)
+    network = fitted(random_network(), settings)
+    assert network.method.settings == settings
+    assert sampled_names(network) == ["heads.weight", "heads.bias"]
 
 
-def test_a_subset_of_images_stands_for_all_training_images(images: Tensor) -> None:
-    source, settings = random_network(), settings_of("last")
-    network = fitted(settings, 110, images)
-    diagonal = gauss_newton_diagonal(network_like(source, settings), images)
-    variance = network.heads.bias_root.square().square()
-    torch.testing.assert_close(1 / variance, 10 * diagonal["heads.bias"] + 1, rtol=1e-3, atol=1e-4)
+def losses_of(network: AdaptedVisionTransformer, images: Tensor, labels: Tensor) -> float:
+    """The loss of the mean of four samples with the seed i for image i."""
+    draws = [Draw(mode="stoch", samples=4, seed=seed) for seed in range(len(images))]
+    answers = torch.stack(predict_rows(network, images, draws)).exp().mean(dim=1)
+    return -answers[torch.arange(len(images)), labels].log().mean().item()
 
 
-def test_the_search_takes_the_prior_precision_with_the_lowest_loss(images: Tensor) -> None:
+def test_the_search_takes_the_prior_precision_with_the_lowest_loss(
+    images: Tensor, fitted: Fit
+) -> None:
     source = random_network()
-    labels = predicted_probabilities(source, images, samples=None).argmin(dim=-1)  # noise helps
-    settings = settings_of("adapters")
-    searched = settings.model_copy(update={"prior_precision": None})
-    network = fitted(searched, 11, images, labels)
-    found = network.method.settings
-    losses = []
-    for precision in PRIOR_PRECISIONS:
-        fixed = settings.model_copy(update={"prior_precision": precision})
-        other = fitted(fixed, 11, images)
-        own = predicted_probabilities(other, images)[torch.arange(11), labels]
-        losses.append(-own.log().mean().item())
-    assert found.prior_precision == PRIOR_PRECISIONS[losses.index(min(losses))]
-    assert found.prior_precision < PRIOR_PRECISIONS[-1]
-    own = predicted_probabilities(network, images)[torch.arange(11), labels]
-    assert -own.log().mean().item() == pytest.approx(min(losses))
+    det = torch.stack(predict_rows(source, images, [Draw()] * 11)).exp().mean(dim=1)
+    labels = det.argmin(dim=-1)  # noise helps
+    network = fitted(source, laplace("adapters", prior_precision=None), labels=labels)
+    losses = {}
+    for exponent in range(9):
+        precision = 10.0**exponent
+        other = fitted(source, laplace("adapters", prior_precision=precision))
+        losses[precision] = losses_of(other, images, labels)
+    best = min(losses, key=losses.__getitem__)
+    assert network.method.settings.prior_precision == best
+    assert best < 1e8
+    assert losses_of(network, images, labels) == pytest.approx(losses[best])
 
 
 class LinearAdapters(BlockAdapters):
@@ -197,76 +232,30 @@ class Classifier(nn.Module):
         return self.head(features[0])
 
 
-def test_the_factors_of_all_matrices_are_those_of_laplace_torch(images: Tensor) -> None:
-    actual = kronecker_factors(network_like(random_network(ONE), KRON), images)
+@pytest.mark.parametrize("copies", [1, 5])
+def test_covariances_of_all_matrices_are_those_of_the_factors_of_laplace_torch(
+    images: Tensor, fitted: Fit, copies: int
+) -> None:
+    precision = 0.5
+    settings = laplace(structure="kron", prior_precision=precision)
+    actual = covariances(fitted(random_network(ONE), settings, 11 * copies))
     model = Classifier(random_network(ONE))
     backend = CurvlinopsGGN(model, likelihood="classification")
-    _, kron = backend.kron(images, torch.zeros(11, dtype=torch.long), N=11)
+    _, kron = backend.kron(images, UNUSED, N=11)
     layers = [
         (part, block, index) for block in range(2) for part in ("down", "up") for index in range(4)
     ]  # in the order of the modules
     assert len(kron.kfacs) == len(layers) + 2
-    for (part, block, index), (gradients, inputs) in zip(layers, kron.kfacs, strict=False):
-        factors = actual[f"blocks.{block}.{part}"]
-        own = factors.left[index, 0], factors.right[index, 0]
-        of_rows, of_columns = own if part == "down" else reversed(own)
-        torch.testing.assert_close(of_rows, gradients, rtol=1e-3, atol=1e-6)
-        torch.testing.assert_close(of_columns, inputs, rtol=1e-3, atol=1e-6)
-    (weight, features), (bias,) = kron.kfacs[-2:]
-    torch.testing.assert_close(actual["heads.weight"].left[0], weight, rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(actual["heads.weight"].right[0], features, rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(actual["heads.bias"].left[0], bias, rtol=1e-3, atol=1e-5)
-
-
-def positive(size: int, seed: int) -> Tensor:
-    root = torch.randn(2, size, size, generator=Generator().manual_seed(seed))
-    return root @ root.mT
-
-
-@torch.no_grad()
-def test_drawn_weights_have_the_covariance_of_laplace_torch() -> None:
-    classes, width, scale, precision = 3, 4, 7.0, 0.5
-    factors = Factors(positive(classes, 1), positive(width, 2))
-    bias = Factors(factors.left, None)
-    heads = GaussianHeads(width, classes, adapters=2, rotated=True)
-    holder = _Holder(heads)
-    decomposed = laws({"heads.weight": factors, "heads.bias": bias}, scale)
-    set_kronecker_posterior(holder, decomposed, precision)
-    count = classes * width
-    for adapter in (0, 1):
-        exact = Kron([[factors.left[adapter], factors.right[adapter]]]) * scale
-        expected = (exact.decompose() + torch.tensor([precision])).to_matrix(exponent=-1)
-        noise = torch.eye(count).unflatten(1, (classes, width)).repeat_interleave(width, dim=0)
-        features = torch.eye(width).repeat(count, 1)
-        rows = torch.full((len(features),), adapter)
-        draws = {"weight": noise, "bias": torch.zeros(len(features), classes)}
-        drawn = heads(features, rows, draws).unflatten(0, (count, width))  # of each unit of noise
-        weights = drawn.mT.flatten(1)
-        torch.testing.assert_close(weights.T @ weights, expected, rtol=1e-4, atol=1e-5)
-        draws = {"weight": torch.zeros(classes, classes, width), "bias": torch.eye(classes)}
-        drawn = heads(torch.zeros(classes, width), rows[:classes], draws)
-        of_bias = torch.linalg.inv(scale * factors.left[adapter] + precision * torch.eye(classes))
-        torch.testing.assert_close(drawn.T @ drawn, of_bias, rtol=1e-4, atol=1e-5)
-
-
-class _Holder(nn.Module):
-    """Heads with the parameter names of a network."""
-
-    def __init__(self, heads: GaussianHeads) -> None:
-        super().__init__()
-        self.heads = heads
-
-    def adapter_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        return list(self.named_parameters())
-
-
-def test_the_factors_of_a_subset_stand_for_those_of_all_training_images(images: Tensor) -> None:
-    settings = KRON.model_copy(update={"layers": "last"})
-    network = fitted(settings, 55, images)
-    assert network.method.settings == settings
-    factors = kronecker_factors(network_like(random_network(), settings), images)["heads.bias"]
-    covariance = torch.linalg.inv(5 * factors.left + 2 * torch.eye(3))
-    left, root = network.heads.bias_left, network.heads.bias_root
-    actual = left @ torch.diag_embed(root**4) @ left.mT
-    torch.testing.assert_close(actual, covariance, rtol=1e-3, atol=1e-4)
-    assert not hasattr(network.blocks[0], "down_root")
+    for number, factors in enumerate(kron.kfacs):
+        posterior = (Kron([factors]) * copies).decompose() + torch.tensor([precision])
+        expected = posterior.to_matrix(exponent=-1)
+        if number < len(layers):
+            part, block, index = layers[number]
+            own = actual[f"blocks.{block}.{part}"][index, 0]
+            if part == "up":  # stored as B'
+                rows = own.shape[-1] // 16
+                own = own.unflatten(0, (rows, 16)).unflatten(2, (rows, 16))
+                own = own.permute(1, 0, 3, 2).flatten(2, 3).flatten(0, 1)
+        else:
+            own = actual[("heads.weight", "heads.bias")[number - len(layers)]][0]
+        torch.testing.assert_close(own, expected, rtol=1e-3, atol=1e-4)

@@ -10,23 +10,18 @@ from torch.nn import functional as F
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.exchange.exporting import members
 from eulerlora.methods.registry import build_network
+from eulerlora.nn.method import AdapterHeads, MethodSettings
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora_contract.errors import SettingsError
-from eulerlora_lab.methods.heads import (
-    LOGIT_NOISE,
-    SAMPLED,
-    BoundedAdapters,
-    GaussianProcessHeads,
-    SNGPSettings,
-)
+from lab.tests.methods.settings import settings_of
 from tests.conftest import config_of, random_backbone, random_network
 
-WIDTH, CLASSES, ADAPTERS = 6, 3, 2
-SETTINGS = SNGPSettings(features=20, length_scale=0.7, weight_precision=0.3)
+WIDTH, CLASSES, ADAPTERS = 16, 3, 2
+SETTINGS = settings_of("sngp", features=20, length_scale=0.7, weight_precision=0.3)
 
 
-def heads_of(settings: SNGPSettings = SETTINGS) -> GaussianProcessHeads:
-    heads = GaussianProcessHeads(WIDTH, CLASSES, ADAPTERS, settings)
+def heads_of(settings: MethodSettings = SETTINGS) -> AdapterHeads:
+    heads = random_network(method=settings).heads
     heads.initialise(Generator().manual_seed(0))
     return heads
 
@@ -35,7 +30,7 @@ def features_of(count: int, seed: int = 1) -> Tensor:
     return 3 * torch.randn(count, WIDTH, generator=Generator().manual_seed(seed))
 
 
-def naive_phi(heads: GaussianProcessHeads, features: Tensor, adapter: int) -> Tensor:
+def naive_phi(heads: AdapterHeads, features: Tensor, adapter: int) -> Tensor:
     """The random features (D,) of one row, in float64."""
     h = features.double()
     h = (h - h.mean()) / (h.var(correction=0) + 1e-5).sqrt()
@@ -55,7 +50,7 @@ def test_mean_variance_and_draws_are_those_of_the_posterior_in_closed_form() -> 
     sampled = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
     rows = torch.tensor([0, 1, 1, 0])
     det = heads(tested, rows)
-    stoch = heads(tested, rows, {LOGIT_NOISE: noise, SAMPLED: sampled})
+    stoch = heads(tested, rows, {"logit_noise": noise, "sampled": sampled})
     for row, index in enumerate(rows.tolist()):
         precision = 0.3 * torch.eye(20, dtype=torch.float64)
         weight, bias = heads.weight[index].double(), heads.bias[index].double()
@@ -76,7 +71,7 @@ def test_mean_variance_and_draws_are_those_of_the_posterior_in_closed_form() -> 
 @torch.no_grad()
 def test_products_of_random_features_approximate_the_gaussian_kernel() -> None:
     count = 8192
-    heads = heads_of(SNGPSettings(features=count, length_scale=0.7))
+    heads = heads_of(settings_of("sngp", features=count, length_scale=0.7))
     features = features_of(6)
     phi = heads.random_features(features, torch.zeros(6, dtype=torch.long))
     inputs = F.layer_norm(features, (WIDTH,))
@@ -89,7 +84,7 @@ def test_noise_has_no_effect_and_finite_gradients_before_the_covariance_is_set()
     heads, features = heads_of(), features_of(4).requires_grad_()
     adapter = torch.tensor([0, 0, 1, 1])
     logits = heads(
-        features, adapter, {LOGIT_NOISE: torch.ones(4, CLASSES), SAMPLED: torch.ones(4, 1)}
+        features, adapter, {"logit_noise": torch.ones(4, CLASSES), "sampled": torch.ones(4, 1)}
     )
     assert torch.equal(logits, heads(features, adapter))
     logits.square().sum().backward()
@@ -103,7 +98,8 @@ def test_noise_has_no_effect_and_finite_gradients_before_the_covariance_is_set()
 
 @torch.no_grad()
 def test_a_step_scales_only_adapters_whose_product_has_a_greater_norm() -> None:
-    adapters = BoundedAdapters(16, AdapterSettings(adapters=2, rank=4, min_rank=4), norm_bound=2.0)
+    settings = settings_of("sngp", features=8, norm_bound=2.0)
+    adapters = random_network(method=settings).blocks[0]
     adapters.initialise(Generator().manual_seed(0))
     adapters.constrain()
     assert not adapters.up.any()
@@ -120,7 +116,7 @@ def test_a_step_scales_only_adapters_whose_product_has_a_greater_norm() -> None:
 
 
 def test_a_network_constrains_all_of_its_blocks() -> None:
-    network = random_network(method=SNGPSettings(features=8, norm_bound=0.5))
+    network = random_network(method=settings_of("sngp", features=8, norm_bound=0.5))
     network.constrain()
     for block in network.blocks:
         norms = torch.linalg.matrix_norm(block.up.mT @ block.down, ord=2)
@@ -129,7 +125,7 @@ def test_a_network_constrains_all_of_its_blocks() -> None:
 
 def test_other_libraries_have_no_gaussian_process_heads() -> None:
     network = build_network(
-        random_backbone(), AdapterSettings(), 3, method=SNGPSettings(features=8)
+        random_backbone(), AdapterSettings(), 3, method=settings_of("sngp", features=8)
     )
     with pytest.raises(SettingsError, match="sngp"):
         members(Checkpoint(network, config_of(network), "sha256:0"))

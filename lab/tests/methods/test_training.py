@@ -14,10 +14,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw
 from eulerlora_contract.errors import SettingsError
-from eulerlora_lab.methods.dropout import DropKeySettings
-from eulerlora_lab.methods.heads import EpiNetSettings, SNGPSettings
-from eulerlora_lab.methods.variational import BLoBSettings, GaussianCoefficientsSettings
-from lab.tests.methods.conftest import GivenRun
+from lab.tests.methods.settings import settings_of
 from tests.conftest import TINY_ADAPTERS, predict_rows, random_network
 from tests.training.conftest import write_recipe
 from training.adaptation.network import initial_network, read_backbone
@@ -32,8 +29,8 @@ from training.recipe.schema import AdapterRecipe, AdapterTraining
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
 LABELS = torch.tensor([0, 1, 2, 1])
 METHODS = {
-    "gaussian-coefficients": GaussianCoefficientsSettings(kl_weight=3.0),
-    "blob": BLoBSettings(kl_weight=3.0),
+    "gaussian-coefficients": settings_of("gaussian-coefficients", kl_weight=3.0),
+    "blob": settings_of("blob", kl_weight=3.0),
 }
 
 
@@ -90,8 +87,8 @@ def test_equal_adapters_have_the_loss_of_one_of_them(
         (DEFAULT_METHOD, COEFFICIENTS, True),
         (METHODS["gaussian-coefficients"], "coefficient_noise", True),
         (METHODS["blob"], "down", False),
-        (DropKeySettings(), "dropped_keys", False),
-        (EpiNetSettings(), "index", False),
+        (settings_of("dropkey"), "dropped_keys", False),
+        (settings_of("epinet"), "index", False),
     ],
 )
 def test_draws_are_those_of_seed_step_and_process_and_are_shared_by_images_or_not(
@@ -174,9 +171,9 @@ def test_a_run_trains_what_the_method_learns_and_keeps_what_is_fixed(
 @torch.no_grad()
 @pytest.mark.parametrize("views", ["shared", "own"])
 def test_the_covariance_is_fitted_to_all_images_of_a_class_with_the_mean_logits(
-    views: str,
+    views: str, after_training: Callable[..., MethodSettings]
 ) -> None:
-    network = random_network(method=SNGPSettings(features=12, weight_precision=0.5))
+    network = random_network(method=settings_of("sngp", features=12, weight_precision=0.5))
     shape = (5, 3, 32, 32) if views == "shared" else (5, 2, 3, 32, 32)
     pixels = torch.rand(shape, generator=Generator().manual_seed(1))
     labels = torch.tensor([0, 2, -1, 1, IGNORED])
@@ -204,7 +201,7 @@ def test_the_covariance_is_fitted_to_all_images_of_a_class_with_the_mean_logits(
             p = logits.softmax(dim=-1).max()
             expected[adapter] += p * (1 - p) * phi.T @ phi
     heads.covariance_root.normal_(generator=Generator().manual_seed(3))  # of an earlier fit
-    network.method.after_training(network, GivenRun(batches=batches))
+    after_training(network, batches=batches)
     covariance = heads.covariance_root.mT @ heads.covariance_root
     torch.testing.assert_close(covariance, torch.linalg.inv(expected), rtol=1e-3, atol=1e-4)
     assert not heads._forward_hooks
