@@ -24,6 +24,7 @@ from os.path import normpath
 from pathlib import Path
 
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_TYPE = re.compile(r"[\w.]+(\[[^ ]*\])?( \| [\w.]+)*")  # as in "Model | None"
 _DOORS = (
     re.compile(r"^::: ([\w.]+)$", re.MULTILINE),  # a page of docs/reference
     re.compile(r'= "([\w.]+:\w+)[ "]'),  # an entry point in a pyproject.toml
@@ -180,7 +181,7 @@ def _words(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, _DEFINITIONS):
             yield node.name
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from re.findall(r"^\w+$|(?<=[\[ |])\w+(?=[\]| ,])", node.value)
+            yield from re.findall(r"\w+", node.value) if _TYPE.fullmatch(node.value) else ()
 
 
 def _packages(projects: Mapping[str, str]) -> Iterator[str]:
