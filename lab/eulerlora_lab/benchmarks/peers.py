@@ -56,10 +56,10 @@ from eulerlora_lab.benchmarks.timing import Work, alternating_seconds, in_new_pr
 from eulerlora_lab.benchmarks.workload import FULL, SMALL, NetworkSizes, Sizes, random_network
 
 CPU = torch.device("cpu")
-MEMBERS = 8
-OUR_METHOD = "ours"
-METHODS = {
-    OUR_METHOD: "EulerLoRA, mode det, one batch of rows",
+_MEMBERS = 8
+_OUR_METHOD = "ours"
+_METHODS = {
+    _OUR_METHOD: "EulerLoRA, mode det, one batch of rows",
     "lora-ensemble": "LoRA-Ensemble, as its published code computes",
     "peft-mixed-batch": "PEFT, mixed batch by `adapter_names`",
     "peft-set-adapter": "PEFT, `set_adapter` loop",
@@ -67,9 +67,9 @@ METHODS = {
     "loop": "ordinary LoRA modules, one pass a member",
 }
 IMAGES = 32
-OUR_SERVER = "eulerlora serve"
-CHOSEN_PRECISION = f"{OUR_SERVER}, --precision auto"
-AUTO_SAMPLES = f"{OUR_SERVER}, samples=auto"
+_OUR_SERVER = "eulerlora serve"
+_CHOSEN_PRECISION = f"{_OUR_SERVER}, --precision auto"
+_AUTO_SAMPLES = f"{_OUR_SERVER}, samples=auto"
 LIMIT_S = 0.5
 HALF_LOAD_S = 10.0
 PEER_GRACE_S = 1.0  # for LitServe and Ray
@@ -87,7 +87,7 @@ StartServer = Callable[[], AbstractContextManager[Server]]
 
 
 @dataclass(frozen=True)
-class MethodCost:
+class _MethodCost:
     """Median seconds for one image and for `Sizes.images`, ratios to ours, memory in bytes."""
 
     one_image: float
@@ -98,7 +98,7 @@ class MethodCost:
 
 
 @dataclass(frozen=True)
-class PeerServer:
+class _PeerServer:
     """A server to compare with.
 
     arguments: of Python; the port follows. ready_path: returns 200 once it is ready. grace_s: from
@@ -123,26 +123,26 @@ class PeerServer:
 PROGRAMS = "eulerlora_lab.benchmarks.service"
 BENTOML = "BentoML, adaptive batches of at most 8, 2 workers"
 PEERS = {
-    "a plain FastAPI route": PeerServer([f"{PROGRAMS}.references"], "/readyz"),
-    "LitServe, batches of 8, 5 ms, 2 workers": PeerServer(
+    "a plain FastAPI route": _PeerServer([f"{PROGRAMS}.references"], "/readyz"),
+    "LitServe, batches of 8, 5 ms, 2 workers": _PeerServer(
         [f"{PROGRAMS}.litserve_server"], "/health", PEER_GRACE_S
     ),
-    "Ray Serve, batches of 8, 5 ms, 2 replicas": PeerServer(
+    "Ray Serve, batches of 8, 5 ms, 2 replicas": _PeerServer(
         [f"{PROGRAMS}.ray_server"], "/readyz", PEER_GRACE_S
     ),
-    BENTOML: PeerServer(
+    BENTOML: _PeerServer(
         f"bentoml serve {PROGRAMS}.bentoml_server:BatchedModel --host 127.0.0.1 --port".split(),
         "/readyz",
     ),
 }
 
 
-def servers_of(bentoml: Path | None) -> dict[str, StartServer]:
+def _servers_of(bentoml: Path | None) -> dict[str, StartServer]:
     """What runs each server; without the folder of BentoML's packages it is left out."""
     servers: dict[str, StartServer] = {
-        OUR_SERVER: eulerlora_server,
-        CHOSEN_PRECISION: partial(eulerlora_server, ["--precision", "auto"]),
-        AUTO_SAMPLES: eulerlora_server,
+        _OUR_SERVER: eulerlora_server,
+        _CHOSEN_PRECISION: partial(eulerlora_server, ["--precision", "auto"]),
+        _AUTO_SAMPLES: eulerlora_server,
         **{name: peer.running for name, peer in PEERS.items() if name != BENTOML},
     }
     if bentoml is not None:
@@ -189,47 +189,47 @@ def main(
         sizes = SMALL if small else FULL
         if repeats is not None:
             sizes = sizes.model_copy(update={"repeats": repeats})
-        click.echo(methods_table(method_costs(sizes)))
+        click.echo(_methods_table(_method_costs(sizes)))
     if servers:
         counts, responses = ((1, 8), 16) if small else ((1, 2, 4, 8), responses)
         runs = 1 if small else runs
-        costs = server_costs(servers_of(bentoml), mode, counts, runs, responses, images)
-        click.echo(f"mode {mode}\n\n{servers_table(costs)}")
+        costs = _server_costs(_servers_of(bentoml), mode, counts, runs, responses, images)
+        click.echo(f"mode {mode}\n\n{_servers_table(costs)}")
 
 
-def method_costs(sizes: Sizes) -> dict[str, MethodCost]:
-    large = eight_members(sizes.large)
+def _method_costs(sizes: Sizes) -> dict[str, _MethodCost]:
+    large = _eight_members(sizes.large)
     network = random_network(large)
-    answers = [build(method, network) for method in METHODS]
+    answers = [_build(method, network) for method in _METHODS]
     times = []
     for count in (1, sizes.images):
-        images = random_images(large, count)
+        images = _random_images(large, count)
         works: list[Work] = [partial(answer, images) for answer in answers]
         times.append(alternating_seconds(works, sizes.repeats, sizes.warmups, CPU))
     return {
-        method: MethodCost(
+        method: _MethodCost(
             one_image=median(single),
             one_image_ratio=_ratio(single, times[0][0]),
             images=median(several),
             images_ratio=_ratio(several, times[1][0]),
-            memory=in_new_process(method_memory, method, sizes),
+            memory=in_new_process(_method_memory, method, sizes),
         )
-        for method, single, several in zip(METHODS, *times, strict=True)
+        for method, single, several in zip(_METHODS, *times, strict=True)
     }
 
 
-def eight_members(sizes: NetworkSizes) -> NetworkSizes:
-    adapters = sizes.adapters.model_copy(update={"adapters": MEMBERS})
+def _eight_members(sizes: NetworkSizes) -> NetworkSizes:
+    adapters = sizes.adapters.model_copy(update={"adapters": _MEMBERS})
     return sizes.model_copy(update={"adapters": adapters})
 
 
-def random_images(sizes: NetworkSizes, count: int) -> Tensor:
+def _random_images(sizes: NetworkSizes, count: int) -> Tensor:
     side = sizes.backbone.image_size
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(count))
 
 
-def build(method: str, network: AdaptedVisionTransformer) -> Answers:
-    if method == OUR_METHOD:
+def _build(method: str, network: AdaptedVisionTransformer) -> Answers:
+    if method == _OUR_METHOD:
         return _ours(network)
     if method.startswith("peft"):
         peft = PeftVisionTransformer(network)
@@ -237,7 +237,7 @@ def build(method: str, network: AdaptedVisionTransformer) -> Answers:
     members = ordinary_members(network)
     if method == "lora-ensemble":
         return LoRAEnsemble(members)
-    plain = torch.ones(MEMBERS, 1, len(network.blocks), 4, network.settings.rank)
+    plain = torch.ones(_MEMBERS, 1, len(network.blocks), 4, network.settings.rank)
     if method == "loop":
         return lambda images: naive_logits(members, images, plain)
     ensemble = vmap_ensemble(members, samples=1)
@@ -255,22 +255,22 @@ def _ours(network: AdaptedVisionTransformer) -> Answers:
     return logits
 
 
-def method_memory(method: str, sizes: Sizes) -> int:
+def _method_memory(method: str, sizes: Sizes) -> int:
     """Peak memory in bytes while a method is built and answers a batch."""
-    large = eight_members(sizes.large)
-    network, images = random_network(large), random_images(large, sizes.images)
+    large = _eight_members(sizes.large)
+    network, images = random_network(large), _random_images(large, sizes.images)
     _ours(network)(images)  # what torch allocates once
-    return peak_growth(lambda: build(method, network)(images))
+    return peak_growth(lambda: _build(method, network)(images))
 
 
 def _ratio(seconds: list[float], ours: list[float]) -> float:
     return median(theirs / own for theirs, own in zip(seconds, ours, strict=True))
 
 
-def methods_table(costs: Mapping[str, MethodCost]) -> str:
+def _methods_table(costs: Mapping[str, _MethodCost]) -> str:
     rows = [
         [
-            METHODS[name], f"{1000 * cost.one_image:.1f} ms", f"{cost.one_image_ratio:.2f}",
+            _METHODS[name], f"{1000 * cost.one_image:.1f} ms", f"{cost.one_image_ratio:.2f}",
             f"{1000 * cost.images:.1f} ms", f"{cost.images_ratio:.2f}",
             f"{cost.memory / 2**20:.0f} MiB",
         ]
@@ -281,7 +281,7 @@ def methods_table(costs: Mapping[str, MethodCost]) -> str:
 
 
 @dataclass(frozen=True)
-class ServerCost:
+class _ServerCost:
     """Closed loops by number of clients, answers at half load, and memory (PSS) in bytes."""
 
     loads: Loads
@@ -294,14 +294,14 @@ class ServerCost:
         return max(median(load.rate for load in runs) for runs in self.loads.values())
 
 
-def server_costs(
+def _server_costs(
     starts: Mapping[str, StartServer],
     mode: RequestMode,
     counts: Sequence[int],
     runs: int,
     responses: int,
     images: Path | None,
-) -> dict[str, ServerCost]:
+) -> dict[str, _ServerCost]:
     """The costs of every server, whose loads alternate.
 
     images: folder of files to send instead of synthetic images.
@@ -312,7 +312,7 @@ def server_costs(
     files = request_images(IMAGES, images)
     modes: Sequence[Mode] = ("det", "stoch") if mode == "mixed" else (mode,)
     requests = {
-        name: [request_of(name, image, one) for image, one in zip(files, cycle(modes))]
+        name: [_request_of(name, image, one) for image, one in zip(files, cycle(modes))]
         for name in starts
     }
     loads: dict[str, dict[int, list[Load]]] = {
@@ -322,10 +322,10 @@ def server_costs(
     os.environ["EULERLORA_SERVE_LIFE__PROBE_INTERVAL_S"] = "86400"
     with short_gc_pauses(), ExitStack() as running:
         servers = {name: running.enter_context(start()) for name, start in starts.items()}
-        check_probabilities(servers, requests)
+        _check_probabilities(servers, requests)
         for run in range(-1, runs):  # the first warms up
             for name, server in servers.items():
-                with only(server, servers.values()):
+                with _only(server, servers.values()):
                     for count in counts:
                         load = closed_loop(server.port, requests[name], count, responses)
                         click.echo(f"{name}, {count} clients: {load.rate:.1f} answers/s", err=True)
@@ -333,8 +333,8 @@ def server_costs(
                             loads[name][count].append(load)
         costs = {}
         for name, server in servers.items():
-            cost = ServerCost(loads[name], (), memory(server.pid))
-            with only(server, servers.values()):
+            cost = _ServerCost(loads[name], (), memory(server.pid))
+            with _only(server, servers.values()):
                 half = poisson_load(
                     server.port, requests[name], cost.rate / 2, HALF_LOAD_S, TIMEOUT_S, lambda: None
                 )
@@ -343,7 +343,7 @@ def server_costs(
 
 
 @contextmanager
-def only(server: Server, servers: Iterable[Server]) -> Iterator[None]:
+def _only(server: Server, servers: Iterable[Server]) -> Iterator[None]:
     """Suspends the other servers while the block runs."""
     with ExitStack() as others:
         for other in servers:
@@ -352,31 +352,31 @@ def only(server: Server, servers: Iterable[Server]) -> Iterator[None]:
         yield
 
 
-def check_probabilities(
+def _check_probabilities(
     servers: Mapping[str, Server], requests: Mapping[str, Sequence[bytes]]
 ) -> None:
-    ours = probabilities(servers[OUR_SERVER], requests[OUR_SERVER][0])
+    ours = _probabilities(servers[_OUR_SERVER], requests[_OUR_SERVER][0])
     for name, server in servers.items():
-        if name in (CHOSEN_PRECISION, AUTO_SAMPLES):
+        if name in (_CHOSEN_PRECISION, _AUTO_SAMPLES):
             continue
-        theirs = probabilities(server, requests[name][0])
+        theirs = _probabilities(server, requests[name][0])
         difference = max(abs(ours[label] - theirs[label]) for label in ours)
         if difference > TOLERANCE:
             raise click.ClickException(f"{name}: a probability differs by {difference:.2g}")
 
 
-def request_of(server: str, image: bytes, mode: Mode) -> bytes:
+def _request_of(server: str, image: bytes, mode: Mode) -> bytes:
     """The peers take the mode as a field of the form, BentoML as a part of the path."""
     files = [("file", ("a.jpg", image, "image/jpeg"))]
-    if server == AUTO_SAMPLES and mode == "stoch":
+    if server == _AUTO_SAMPLES and mode == "stoch":
         return post_form(files, parameters={"mode": mode, "samples": "auto"})
-    if server.startswith(OUR_SERVER):
+    if server.startswith(_OUR_SERVER):
         return post_form(files, parameters=parameters(mode))
     path = "/predict/det" if server == BENTOML and mode == "det" else "/predict"
     return post_form(files, {"mode": mode}, path=path)
 
 
-def probabilities(server: Server, request: bytes) -> dict[str, float]:
+def _probabilities(server: Server, request: bytes) -> dict[str, float]:
     """BentoML's answer is a list with one entry."""
     (exchange,) = closed_loop(server.port, [request], clients=1, responses=1).successful
     assert exchange.response is not None
@@ -387,8 +387,8 @@ def probabilities(server: Server, request: bytes) -> dict[str, float]:
     return answered
 
 
-def servers_table(costs: Mapping[str, ServerCost]) -> str:
-    clients = max(costs[OUR_SERVER].loads)
+def _servers_table(costs: Mapping[str, _ServerCost]) -> str:
+    clients = max(costs[_OUR_SERVER].loads)
     head = [
         "server", "a lone request, p50", f"answers/s, {clients} clients", "p99",
         f"answers/s with a p99 of {1000 * LIMIT_S:.0f} ms", "p50 and p99 at half load", "memory",
@@ -396,7 +396,7 @@ def servers_table(costs: Mapping[str, ServerCost]) -> str:
     rows = []
     for name, cost in costs.items():
         lone = median(percentile(load.exchanges, 50) for load in cost.loads[min(cost.loads)])
-        within = rate_within(cost.loads, LIMIT_S)
+        within = _rate_within(cost.loads, LIMIT_S)
         full = cost.loads[clients]
         half = [percentile(cost.half_load, percent) for percent in (50, 99)]
         cells = [
@@ -412,7 +412,7 @@ def servers_table(costs: Mapping[str, ServerCost]) -> str:
     return markdown_table(head, rows)
 
 
-def rate_within(loads: Loads, limit_s: float) -> float | None:
+def _rate_within(loads: Loads, limit_s: float) -> float | None:
     """The highest median rate with a median p99 within a limit; None if there is none."""
     rates = [
         median(load.rate for load in runs)

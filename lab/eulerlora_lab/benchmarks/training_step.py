@@ -24,7 +24,7 @@ from training.optimisation.step import attention_kernels
 Method = Literal["one-batch", "micro-batches", "naive"]
 
 
-class TrainingStep(ABC):
+class _TrainingStep(ABC):
     """A step on a fixed batch; every call draws new coefficients.
 
     As in training, the images of the batch share one draw for each trajectory.
@@ -55,7 +55,7 @@ class TrainingStep(ABC):
         """
 
 
-class OneBatchStep(TrainingStep):
+class _OneBatchStep(_TrainingStep):
     """Our step with the rows of `micro_batch` images at a time, None for all."""
 
     def __init__(self, load: Workload, micro_batch: int | None) -> None:
@@ -73,7 +73,7 @@ class OneBatchStep(TrainingStep):
             loss.backward()
 
 
-class NaiveStep(TrainingStep):
+class _NaiveStep(_TrainingStep):
     """A step on ordinary LoRA modules, with one forward pass for each trajectory."""
 
     def __init__(self, load: Workload) -> None:
@@ -90,7 +90,7 @@ class NaiveStep(TrainingStep):
         (total / self.trajectories).backward()
 
 
-DESCRIPTIONS: dict[Method, str] = {
+_DESCRIPTIONS: dict[Method, str] = {
     "one-batch": "all rows in one batch, float32",
     "micro-batches": "micro-batches of two images' rows, float32",
     "naive": "ordinary LoRA modules, one forward pass a trajectory, summed losses, float32",
@@ -105,11 +105,11 @@ MEMORY_TARGETS: dict[Method, Target | None] = {
 MEASURED_STEPS = 2  # the optimiser allocates its state in the first
 
 
-def training_step(method: Method, load: Workload) -> TrainingStep:
+def training_step(method: Method, load: Workload) -> _TrainingStep:
     """Micro-batches have the same gradient as one batch."""
     if method == "naive":
-        return NaiveStep(load)
-    return OneBatchStep(load, 2 if method == "micro-batches" else None)
+        return _NaiveStep(load)
+    return _OneBatchStep(load, 2 if method == "micro-batches" else None)
 
 
 def step_time(plan: Plan, method: Method) -> Result:
@@ -119,7 +119,7 @@ def step_time(plan: Plan, method: Method) -> Result:
     steps = [training_step(name, Workload.random(sizes, images, plan.device)) for name in methods]
     times = alternating_seconds(steps, plan.sizes.step_repeats, 1, plan.device)
     ours, naive = (
-        Side(DESCRIPTIONS[name], side) for name, side in zip(methods, times, strict=True)
+        Side(_DESCRIPTIONS[name], side) for name, side in zip(methods, times, strict=True)
     )
     return comparison(
         f"training step, {_name(plan, method)} / naive loop", ours, naive, TIME_TARGET
@@ -132,8 +132,8 @@ def step_memory(plan: Plan, method: Method) -> Result:
     methods: tuple[Method, Method] = (method, "naive")
     ours, naive = (
         Side(
-            DESCRIPTIONS[name],
-            [peak_bytes(name, sizes, images, plan.device) for _ in range(plan.sizes.processes)],
+            _DESCRIPTIONS[name],
+            [_peak_bytes(name, sizes, images, plan.device) for _ in range(plan.sizes.processes)],
         )
         for name in methods
     )
@@ -146,7 +146,7 @@ def _name(plan: Plan, method: Method) -> str:
     return f"{method}, {workload}"
 
 
-def peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.device) -> int:
+def _peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.device) -> int:
     """Peak memory of two steps, in addition to model and images; on a CPU in a new process."""
     if device.type != "cuda":
         return in_new_process(_peak_in_this_process, method, sizes, images)

@@ -21,7 +21,7 @@ from eulerlora_contract.settings import Settings
 
 NAME = "eulerlora"
 EVERY_ADDRESS = "0.0.0.0"  # that of Ray's proxies in serve.yaml
-MAX_ONGOING_REQUESTS = 1024
+_MAX_ONGOING_REQUESTS = 1024
 """Requests in a replica; more than a server has connections: the service refuses, not Ray."""
 ONGOING_REQUESTS = 8
 """Requests in a replica, on average, above which a replica is added."""
@@ -53,11 +53,11 @@ def build(arguments: Arguments) -> Application:
 
     def replica() -> ASGIApp:
         logging.config.dictConfig(log_config("json"))  # in the log files of Ray
-        return create_replica(arguments)
+        return _create_replica(arguments)
 
     deployment = serve.deployment(
         name=NAME,
-        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        max_ongoing_requests=_MAX_ONGOING_REQUESTS,
         autoscaling_config=AutoscalingConfig(target_ongoing_requests=ONGOING_REQUESTS),
         health_check_period_s=life.probe_interval_s,
         health_check_timeout_s=life.probe_timeout_s,
@@ -80,7 +80,7 @@ class Replica:
             raise RuntimeError(f"/readyz: expected status 200, got {response.status_code}")
 
 
-def create_replica(arguments: Arguments) -> FastAPI:
+def _create_replica(arguments: Arguments) -> FastAPI:
     """The service, whose lifespan waits until it is ready.
 
     It raises RuntimeError if a model cannot be loaded or fails its checks.

@@ -14,7 +14,7 @@ from eulerlora_contract.problems import NotReady
 from service.http.responses import ProblemResponse, problem_headers
 from service.telemetry.logs import REQUEST_ID_HEADER, request_id_of
 
-ATTEMPTS = 5
+_ATTEMPTS = 5
 PAUSE_S = 0.5
 """Time before another attempt; Ray then knows which replica is lost."""
 MAX_BYTES = 32 * 1024 * 1024
@@ -24,10 +24,10 @@ RETRY_AFTER_S = 5
 
 def middlewares() -> list[Middleware]:
     """The middlewares of a proxy."""
-    return [Middleware(RetryMiddleware)]
+    return [Middleware(_RetryMiddleware)]
 
 
-class RetryMiddleware:
+class _RetryMiddleware:
     """Sends a request again if the application ends or fails without the start of a response."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -37,8 +37,8 @@ class RetryMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body, response = RepeatableBody(receive), ObservedResponse(send)
-        for attempt in range(ATTEMPTS):
+        body, response = _RepeatableBody(receive), _ObservedResponse(send)
+        for attempt in range(_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(PAUSE_S)
             try:
@@ -54,7 +54,7 @@ class RetryMiddleware:
         await ProblemResponse(problem, request_id, headers)(scope, receive, send)
 
 
-class RepeatableBody:
+class _RepeatableBody:
     """The body of a request, which can be received again from its beginning."""
 
     def __init__(self, receive: Receive) -> None:
@@ -93,7 +93,7 @@ class RepeatableBody:
         return receive
 
 
-class ObservedResponse:
+class _ObservedResponse:
     """A response, and whether its headers have been sent."""
 
     def __init__(self, send: Send) -> None:

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import torch
 
-from eulerlora_lab.benchmarks.workload import Workload
+from eulerlora_lab.benchmarks.workload import SMALL, Workload
 
 Respond = Callable[[str, bytes], int]
 FakeServer = Callable[[Respond], AbstractContextManager[int]]
@@ -54,10 +55,7 @@ def _fake_server(respond: Respond) -> Iterator[int]:
         thread.join()
 
 
-SAMPLES = 3
-
-
 @pytest.fixture
-def workload(make_network) -> Workload:
-    """Two images, with two adapters and three samples per adapter."""
-    return Workload.of(make_network(), SAMPLES, images=2)
+def workload_of() -> Callable[[int], Workload]:
+    """Makes a workload of the smallest network with the given number of images."""
+    return lambda images: Workload.random(SMALL.large, images, torch.device("cpu"))

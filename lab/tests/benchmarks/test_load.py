@@ -3,19 +3,16 @@
 import asyncio
 import itertools
 import os
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
-from eulerlora_lab.benchmarks.service.load import (
-    Exchange,
-    NoResponseError,
-    Response,
-    closed_loop,
-    get,
-    post,
-)
-from eulerlora_lab.benchmarks.service.overload import in_time, poisson_load, recovery_seconds
-from eulerlora_lab.benchmarks.service.server import MemorySample, growth, memory, sampled
+from eulerlora_lab.benchmarks.service import overload
+from eulerlora_lab.benchmarks.service.load import closed_loop, get, post
+from eulerlora_lab.benchmarks.service.overload import in_time, poisson_load
+from eulerlora_lab.benchmarks.service.plan import SMALL_SERVICE
+from eulerlora_lab.benchmarks.service.server import growth, memory, sampled
 
 
 def test_a_closed_loop_counts_responses_refusals_and_lost_requests(fake_server) -> None:
@@ -31,7 +28,7 @@ def test_a_closed_loop_counts_responses_refusals_and_lost_requests(fake_server) 
 def test_a_closed_loop_ends_when_the_server_has_ended(fake_server) -> None:
     with fake_server(lambda *_: 200) as port:
         pass
-    with pytest.raises(NoResponseError):
+    with pytest.raises(ConnectionError, match="100 exchanges"):
         closed_loop(port, [get("/")], 8, 1)
 
 
@@ -74,25 +71,33 @@ def test_the_rate_of_an_open_loop_does_not_depend_on_the_responses(fake_server) 
 def test_a_response_by_the_deadline_or_an_immediate_refusal_is_in_time(
     status, seconds, timely
 ) -> None:
-    response = None if status is None else Response(status, {}, b"")
-    assert in_time(Exchange(0, seconds, response), 10, 0.1) is timely
+    assert in_time(SimpleNamespace(status=status, seconds=seconds), 10, 0.1) is timely
 
 
-def test_recovery_lasts_until_both_the_probe_and_a_prediction_succeed(fake_server) -> None:
+def test_recovery_lasts_until_both_the_probe_and_a_prediction_succeed(
+    fake_server, monkeypatch
+) -> None:
     paths = []
 
     def respond(path, _body):
+        if path.startswith("/predict?"):
+            return 200  # of the load
         paths.append(path)
         return 503 if paths.count(path) < 3 else 200
 
+    plan = SMALL_SERVICE.model_copy(update={"overload_s": 0.5, "refusal_s": 5.0})
     with fake_server(respond) as port:
-        ready, predicts = recovery_seconds(port, b"image", probe_s=5)
-    assert 0 < ready <= predicts
+        server = SimpleNamespace(port=port, pid=os.getpid())
+        monkeypatch.setattr(overload, "eulerlora_server", lambda _: nullcontext(server))
+        timely, _, recovered = overload.overload(plan)
+    assert timely.value == 1
+    ready, predicts = recovered.measured
+    assert 0 < ready <= predicts == recovered.value
     assert paths == ["/readyz"] * 3 + ["/predict"] * 3
 
 
 def test_growth_is_relative_to_the_end_of_the_warm_up() -> None:
-    samples = [MemorySample(at, 50 if at < 10 else 100 + at) for at in range(111)]
+    samples = [SimpleNamespace(at_s=at, rss=50 if at < 10 else 100 + at) for at in range(111)]
     assert growth(samples, 10) == pytest.approx((210 - 2.5) / (110 + 2.5) - 1)
 
 

@@ -1,18 +1,20 @@
 """The programs of the benchmarks, in their smallest form."""
 
+import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 from click import Command
 from click.testing import CliRunner
+from click.testing import Result as Ended
+from torch import Tensor
 
 from eulerlora_lab.benchmarks import cpu, gpu, peers, training_step
-from eulerlora_lab.benchmarks.peers import METHODS, OUR_SERVER, MethodCost, ServerCost
-from eulerlora_lab.benchmarks.results import Result, at_least
+from eulerlora_lab.benchmarks.results import Result
 from eulerlora_lab.benchmarks.service import program
-from eulerlora_lab.benchmarks.service.load import Exchange, Load, Response
-from eulerlora_lab.benchmarks.workload import SMALL
 
 Printed = Callable[[Command, list[str]], list[Result]]
 
@@ -33,7 +35,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
 
 
 def test_the_gpu_program_measures_everything_on_a_cpu_too(printed, monkeypatch) -> None:
-    monkeypatch.setattr(training_step, "peak_bytes", lambda *_: 1)  # test_training_step.py
+    monkeypatch.setattr(training_step, "in_new_process", lambda *_: 1)  # test_training_step.py
     monkeypatch.setattr(gpu, "device_rate", lambda *_: [])  # needs a server
     results = printed(gpu.main, ["--device", "cpu"])
     assert len(results) == len({result.name for result in results})
@@ -42,7 +44,7 @@ def test_the_gpu_program_measures_everything_on_a_cpu_too(printed, monkeypatch) 
     assert min(result.value for result in results) > 0
     readings = {result.name: result for result in results if result.unit != "ratio"}
     graphs = readings["graphs, bfloat16, compiled"]
-    assert graphs.target == at_least(graphs.value)
+    assert (graphs.target.bound, graphs.target.value) == ("at least", graphs.value)
     assert [reading.unit for reading in readings.values()].count("rows/s") == graphs.value
 
 
@@ -90,36 +92,116 @@ def test_every_measurement_of_the_service_gives_its_results(
     assert len({result.name for result in results}) == rows
 
 
-def load(rate: float, seconds: float) -> Load:
-    answered = Exchange(0, seconds, Response(200, {}, b""))
-    return Load(10 / rate, [answered] * 10)
+def test_all_methods_answer_alike_and_have_a_row_with_their_ratios_to_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    milliseconds = {1: [1, 3, 4, 5, 2, 6], 2: [4, 5, 6, 7, 10, 8]}
 
+    def timed(works: list[Callable[[], Tensor]], *_: object) -> list[list[float]]:
+        first, *others = logits = [work() for work in works]
+        images = len(first) // 8
+        assert first.shape == (images * 8, 3)
+        assert not torch.allclose(first[0], first[1], atol=1e-4)
+        for other in others:
+            torch.testing.assert_close(other.reshape_as(first), first, rtol=1e-4, atol=1e-5)
+        assert len(logits) == len(milliseconds[images])
+        return [[value / 1000] * 3 for value in milliseconds[images]]
 
-def test_every_method_has_a_row_with_its_ratio_to_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "alternating_seconds", timed)
     monkeypatch.setattr(peers, "in_new_process", lambda _, method, _sizes: 2**20 * len(method))
-    costs = peers.method_costs(SMALL)
-    assert costs["ours"].one_image_ratio == costs["ours"].images_ratio == 1
-    assert all(cost.one_image > 0 and cost.images > 0 for cost in costs.values())
-    table = peers.methods_table(costs | {"vmap": MethodCost(0.002, 2.0, 0.01, 2.5, 7 * 2**20)})
-    assert "| 2.0 ms | 2.00 | 10.0 ms | 2.50 | 7 MiB |" in table
-    assert table.count("\n") == len(METHODS) + 1
+    done = CliRunner().invoke(peers.main, ["--small", "--no-servers"], catch_exceptions=False)
+    table = [line for line in done.output.splitlines() if line.startswith("|")]
+    rows = [line.split(" | ", 1) for line in table[-6:]]
+    assert len(rows) == len({name for name, _ in rows}) == 6
+    assert rows[0][1] == "1.0 ms | 1.00 | 4.0 ms | 1.00 | 4 MiB |"
+    assert rows[4][1] == "2.0 ms | 2.00 | 10.0 ms | 2.50 | 4 MiB |"
 
 
-def test_the_rate_at_equal_p99_is_the_highest_within_the_limit() -> None:
-    loads = {1: [load(50, 0.02)], 4: [load(90, 0.05), load(80, 0.06)], 16: [load(120, 0.4)]}
-    assert peers.rate_within(loads, 0.06) == 85
-    assert peers.rate_within(loads, 0.5) == 120
-    assert peers.rate_within(loads, 0.01) is None
+def answered(seconds: float, probability: float = 0.5) -> SimpleNamespace:
+    body = json.dumps({"probabilities": {"a": probability, "b": 1 - probability}})
+    return SimpleNamespace(status=200, seconds=seconds, response=SimpleNamespace(body=body))
 
 
-def test_the_table_states_what_a_server_gives_at_full_and_at_half_load() -> None:
-    ours = {1: [load(50, 0.02)], 8: [load(100, 0.1)]}
-    slower = {1: [load(40, 0.025)], 8: [load(90, 0.6)]}
-    half = load(50, 0.03).exchanges
-    costs = {
-        OUR_SERVER: ServerCost(ours, half, 2**30),
-        "another": ServerCost(slower, half, 2**31),
-    }
-    table = peers.servers_table(costs)
-    assert f"| {OUR_SERVER} | 20.0 ms | 100.0 | 100 ms | 100.0 | 30 and 30 ms | 1024 MiB |" in table
-    assert "| another | 25.0 ms | 90.0 | 600 ms | 40.0 | 30 and 30 ms | 2048 MiB |" in table
+def load(rate: float, seconds: float) -> SimpleNamespace:
+    return SimpleNamespace(
+        rate=rate, exchanges=[answered(seconds)] * 10, successful=[answered(seconds)]
+    )
+
+
+OURS = "eulerlora serve"
+LOADS = {
+    OURS: {1: [load(50, 0.02)] * 2, 8: [load(100, 0.1)] * 2},
+    "slower": {1: [load(40, 0.025)] * 2, 8: [load(90, 0.6)] * 2},
+    "varied": {1: [load(50, 0.02)] * 2, 4: [load(90, 0.4), load(80, 0.6)], 8: [load(70, 2.0)] * 2},
+    "late": {1: [load(50, 0.7)] * 2, 8: [load(60, 0.8)] * 2},
+}
+"""By server, the two runs of a number of clients."""
+Compared = Callable[..., tuple[Ended, list[tuple[str, float]]]]
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Compared:
+    """Runs the program on servers with given loads; returns its end and the half loads by name.
+
+    The arguments are probabilities that differ from 0.5, by name.
+    """
+    names = list(LOADS)
+    numbers: dict[tuple[int, int], int] = {}
+    half_loads: list[tuple[str, float]] = []
+
+    def run(**probabilities: float) -> tuple[Ended, list[tuple[str, float]]]:
+        def closed_loop(port: int, _: object, clients: int, responses: int) -> SimpleNamespace:
+            name = names[port]
+            if responses == 1:
+                answer = answered(0.01, probabilities.get(name, 0.5))
+                return SimpleNamespace(successful=[answer])
+            calls = numbers[port, clients] = numbers.get((port, clients), -1) + 1
+            number = calls if port else calls // 3  # three rows are of our server
+            runs = LOADS[name].get(clients, LOADS[name][1])
+            return load(1000, 0.001) if number == 0 else runs[number - 1]  # the first warms up
+
+        async def poisson_load(port: int, _: object, rate: float, *__: object) -> list[object]:
+            half_loads.append((names[port], rate))
+            return load(50, 0.03).exchanges
+
+        def started(port: int) -> Callable[..., object]:
+            return lambda *_, **__: nullcontext(SimpleNamespace(port=port, pid=port))
+
+        replaced = {
+            "closed_loop": closed_loop,
+            "poisson_load": poisson_load,
+            "memory": lambda pid: 2**30 * (pid + 1),
+            "paused": lambda _: nullcontext(),
+            "eulerlora_server": started(0),
+        }
+        for name, value in replaced.items():
+            monkeypatch.setattr(peers, name, value)
+        others = {
+            name: SimpleNamespace(running=started(port))
+            for port, name in enumerate(names)
+            if port > 0
+        }
+        monkeypatch.setattr(peers, "PEERS", others)
+        monkeypatch.setenv("EULERLORA_SERVE_LIFE__PROBE_INTERVAL_S", "1")  # restored afterwards
+        arguments = ["--no-methods", "--runs", "2"]
+        return CliRunner().invoke(peers.main, arguments), half_loads
+
+    return run
+
+
+def test_the_table_states_what_a_server_gives_at_full_and_at_half_load(servers) -> None:
+    done, half_loads = servers()
+    assert done.exit_code == 0, done.output
+    rows = {line.split(" | ")[0].strip("| "): line for line in done.output.splitlines()}
+    end = "30 and 30 ms | {} MiB |"
+    assert rows[OURS].endswith(f"| 20.0 ms | 100.0 | 100 ms | 100.0 | {end.format(1024)}")
+    assert rows["slower"].endswith(f"| 25.0 ms | 90.0 | 600 ms | 40.0 | {end.format(2048)}")
+    assert "| 85.0 |" in rows["varied"]  # the median p99 of 4 clients is within the limit
+    assert "| none |" in rows["late"]
+    assert dict(half_loads)["slower"] == 45
+
+
+def test_a_server_with_other_probabilities_ends_the_comparison(servers) -> None:
+    done, _ = servers(slower=0.51)
+    assert done.exit_code == 1
+    assert "slower: a probability differs by 0.01" in done.output

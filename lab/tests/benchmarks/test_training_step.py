@@ -6,22 +6,13 @@ from torch import Generator
 
 from eulerlora.sampling.masks import draw_trajectories
 from eulerlora.settings import BackboneSettings
-from eulerlora_lab.benchmarks.training_step import (
-    DESCRIPTIONS,
-    NaiveStep,
-    peak_bytes,
-    training_step,
-)
-from eulerlora_lab.benchmarks.workload import SMALL_NETWORK, Workload, random_network
-
-
-def load(images: int = 2) -> Workload:
-    return Workload.of(random_network(SMALL_NETWORK), SMALL_NETWORK.samples, images)
+from eulerlora_lab.benchmarks.training_step import step_memory, training_step
+from eulerlora_lab.benchmarks.workload import SMALL, Plan
 
 
 @pytest.mark.parametrize("method", ["one-batch", "micro-batches"])
-def test_our_steps_have_the_gradients_of_the_naive_loop(method) -> None:
-    ours, naive = training_step(method, load(images=4)), NaiveStep(load(images=4))
+def test_our_steps_have_the_gradients_of_the_naive_loop(method, workload_of) -> None:
+    ours, naive = (training_step(name, workload_of(4)) for name in (method, "naive"))
     settings = ours.network.settings
     unstacked = draw_trajectories(4, 2, settings, Generator().manual_seed(5))
     ours.backward(unstacked)
@@ -39,9 +30,9 @@ def test_our_steps_have_the_gradients_of_the_naive_loop(method) -> None:
         torch.testing.assert_close(member.head.weight.grad, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_every_step_changes_adapters_and_heads_and_draws_new_coefficients() -> None:
-    for method in DESCRIPTIONS:
-        step = training_step(method, load())
+def test_every_step_changes_adapters_and_heads_and_draws_new_coefficients(workload_of) -> None:
+    for method in ("one-batch", "micro-batches", "naive"):
+        step = training_step(method, workload_of(2))
         parameters = [p for group in step.optimiser.param_groups for p in group["params"]]
         before = [parameter.detach().clone() for parameter in parameters]
         state = step.generator.get_state()
@@ -60,9 +51,12 @@ def test_a_step_needs_at_least_the_activations_of_its_backward_pass() -> None:
     backbone = BackboneSettings(
         image_size=64, patch_size=8, layers=4, heads=2, width=64, mlp_width=512
     )
-    sizes = SMALL_NETWORK.model_copy(update={"backbone": backbone})
-    images = 4
-    rows = images * sizes.trajectories
+    network, images = SMALL.large.model_copy(update={"backbone": backbone}), 4
+    sizes = SMALL.model_copy(update={"large": network, "images": images})
+    rows = images * network.trajectories
     minimum = 4 * rows * backbone.tokens * backbone.mlp_width * backbone.layers
-    actual = peak_bytes("one-batch", sizes, images, torch.device("cpu"))
-    assert minimum < actual < 40 * minimum
+    result = step_memory(Plan(sizes, torch.device("cpu")), "one-batch")
+    for side in (result.ours, result.reference):
+        mebibytes, unit, *_ = side.split()
+        assert unit == "MiB"
+        assert minimum < 2**20 * float(mebibytes) < 40 * minimum

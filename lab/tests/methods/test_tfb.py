@@ -67,7 +67,7 @@ def test_directions_without_effect_get_no_noise(fitted: Fit) -> None:
     source = random_network()
     with torch.no_grad():
         for block in source.blocks:
-            block.up[..., 1:, :] = 0  # B has rank 1
+            block.up[..., 1:, :] = block.up[..., :1, :]  # B has rank 1
     network = fitted(source)
     for block in network.blocks:
         assert block.down_root.isfinite().all()

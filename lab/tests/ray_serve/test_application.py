@@ -1,14 +1,17 @@
 """The application of Ray Serve: its replicas in this process, its configuration, and a cluster."""
 
 import json
+import logging.config
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
 pytest.importorskip("ray.serve")
 
@@ -20,12 +23,7 @@ from eulerlora_lab.benchmarks.service.images import synthetic_images
 from eulerlora_lab.benchmarks.service.load import Load, closed_loop, post
 from eulerlora_lab.benchmarks.service.server import eulerlora_server, server_process, tree
 from eulerlora_lab.ray_serve import application
-from eulerlora_lab.ray_serve.application import (
-    MAX_ONGOING_REQUESTS,
-    Arguments,
-    build,
-    create_replica,
-)
+from eulerlora_lab.ray_serve.application import Arguments, build
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import random_png
 
@@ -56,11 +54,28 @@ CLUSTER = {
 CONFIG = Path(application.__file__).with_name("serve.yaml")
 
 
+@pytest.fixture
+def replica_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], ASGIApp]:
+    """Makes in this process the application of a replica with a checkpoint."""
+    makers: list[Callable[[], ASGIApp]] = []
+    ingress = application.serve.ingress
+    monkeypatch.setattr(
+        application.serve, "ingress", lambda make: makers.append(make) or ingress(make)
+    )
+    monkeypatch.setattr(logging.config, "dictConfig", lambda _: None)
+
+    def replica(checkpoint: Path) -> ASGIApp:
+        build(Arguments(checkpoints=(str(checkpoint),), open_to_all=True))
+        return makers[-1]()
+
+    return replica
+
+
 def test_a_replica_answers_as_the_service_while_its_lifespan_runs(
-    checkpoint_folder: Path,
+    checkpoint_folder: Path, replica_of: Callable[[Path], ASGIApp]
 ) -> None:
     before = signal.getsignal(signal.SIGHUP)
-    replica = create_replica(Arguments(checkpoints=(str(checkpoint_folder),), open_to_all=True))
+    replica = replica_of(checkpoint_folder)
     assert signal.getsignal(signal.SIGHUP) is before
     with TestClient(replica, base_url="http://localhost") as client:  # not in the main thread
         assert client.get("/readyz").json() == {"status": "ready"}
@@ -70,9 +85,11 @@ def test_a_replica_answers_as_the_service_while_its_lifespan_runs(
         assert answer.status_code == 200, answer.text
 
 
-def test_a_replica_with_a_broken_checkpoint_does_not_start(checkpoint_copy: Path) -> None:
+def test_a_replica_with_a_broken_checkpoint_does_not_start(
+    checkpoint_copy: Path, replica_of: Callable[[Path], ASGIApp]
+) -> None:
     (checkpoint_copy / ADAPTERS_FILE).write_bytes(b"broken")
-    replica = create_replica(Arguments(checkpoints=(str(checkpoint_copy),), open_to_all=True))
+    replica = replica_of(checkpoint_copy)
     with pytest.raises(RuntimeError, match=ADAPTERS_FILE), TestClient(replica):
         pass
 
@@ -87,7 +104,7 @@ def test_the_configuration_is_valid_and_names_the_application() -> None:
     (deployment,) = stated.deployments
     built = build(arguments)._bound_deployment  # the public API has no way to read it
     assert deployment.name == built.name
-    assert settings.connections.max_connections < MAX_ONGOING_REQUESTS == built.max_ongoing_requests
+    assert settings.connections.max_connections < built.max_ongoing_requests
     longest_s = settings.bodies.upload_timeout_s + settings.deadline_s
     assert config["http_options"]["request_timeout_s"] > longest_s
     assert built._deployment_config.graceful_shutdown_timeout_s == settings.life.grace_s

@@ -35,19 +35,19 @@ from eulerlora_lab.benchmarks.service.load import (
 from eulerlora_lab.benchmarks.service.plan import ServicePlan
 from eulerlora_lab.benchmarks.service.server import eulerlora_server, status
 
-VICTIM = "10.0.0.1"
+_VICTIM = "10.0.0.1"
 MAX_RATIO = 2.0
 BATCH, LARGE_BATCH = 32, 20
 SCANS = 300
-ANNOUNCED = (
+_ANNOUNCED = (
     b"POST /predict/batch HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 134217728\r\n"
     b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
 )
-HALF_OPEN, HALF_OPEN_ADDRESS = 520, "127.0.0.2"
-HALF = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
-PHOTOGRAPH = (1400, 1050)  # about 0.4 MB
-PHONE_PHOTOGRAPH = (4000, 3000)  # 12 megapixels
-LARGEST = (6000, 4000)  # the limit of 24 megapixels
+_HALF_OPEN, _HALF_OPEN_ADDRESS = 520, "127.0.0.2"
+_HALF = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
+_PHOTOGRAPH = (1400, 1050)  # about 0.4 MB
+_PHONE_PHOTOGRAPH = (4000, 3000)  # 12 megapixels
+_LARGEST = (6000, 4000)  # the limit of 24 megapixels
 DISTINCT = 4
 START_OF_SCAN = b"\xff\xda"
 END_OF_IMAGE = b"\xff\xd9"
@@ -63,7 +63,7 @@ Attack = Callable[[int], AbstractContextManager[None]]
 
 def attackers(plan: ServicePlan) -> Iterator[Result]:
     """Compares the median and the 99th percentile of a client, and counts its refusals."""
-    requests = [as_client(post(image), VICTIM) for image in plan.images()]
+    requests = [as_client(post(image), _VICTIM) for image in plan.images()]
     with eulerlora_server(plan.options) as server:
 
         def victim() -> list[Exchange]:
@@ -81,7 +81,7 @@ def attackers(plan: ServicePlan) -> Iterator[Result]:
 
 def attacks_by_name() -> Mapping[str, Attack]:
     """Each attack runs while its context is open."""
-    photographs = synthetic_images(DISTINCT, size=PHOTOGRAPH)
+    photographs = synthetic_images(DISTINCT, size=_PHOTOGRAPH)
     webp = batch([large_webp()], LARGE_BATCH)
     scans = post(jpeg_of_many_scans(SCANS))
     return {
@@ -89,15 +89,15 @@ def attacks_by_name() -> Mapping[str, Attack]:
         f"4 batches of {LARGE_BATCH} lossless WebP of 24 megapixels": _clients(webp, 4),
         f"4 clients with JPEGs of {SCANS} scans": _clients(scans, 4),
         "4 uploads that announce 128 MB": partial(
-            dripping_uploads, head=as_client(ANNOUNCED, _attacker()), count=4
+            dripping_uploads, head=as_client(_ANNOUNCED, _attacker()), count=4
         ),
         "16 clients with photographs of 12 megapixels": _clients(post(phone_photograph()), 16),
         "64 clients that read /metrics": _clients(get("/metrics"), 64),
         "64 clients that read the largest file of /docs": _clients(
             get("/docs/swagger-ui-bundle.js"), 64
         ),
-        f"{HALF_OPEN} half-open connections": partial(
-            dripping_uploads, head=HALF, count=HALF_OPEN, address=HALF_OPEN_ADDRESS
+        f"{_HALF_OPEN} half-open connections": partial(
+            dripping_uploads, head=_HALF, count=_HALF_OPEN, address=_HALF_OPEN_ADDRESS
         ),
     }
 
@@ -222,14 +222,14 @@ def batch(images: Sequence[bytes], count: int) -> bytes:
 
 def phone_photograph() -> bytes:
     with Image.open(BytesIO(synthetic_images(1)[0])) as image:
-        return _encoded(image.resize(PHONE_PHOTOGRAPH), "JPEG", quality=QUALITY)
+        return _encoded(image.resize(_PHONE_PHOTOGRAPH), "JPEG", quality=QUALITY)
 
 
 def large_webp() -> bytes:
     """A lossless WebP of 24 megapixels and few bytes, but not too few for its size."""
     random = np.random.default_rng(0)
-    stripes = random.integers(0, 256, (LARGEST[1], 1, 3), dtype=np.uint8)
-    return _encoded(Image.fromarray(stripes).resize(LARGEST), "WEBP", lossless=True, method=0)
+    stripes = random.integers(0, 256, (_LARGEST[1], 1, 3), dtype=np.uint8)
+    return _encoded(Image.fromarray(stripes).resize(_LARGEST), "WEBP", lossless=True, method=0)
 
 
 def jpeg_of_many_scans(scans: int) -> bytes:

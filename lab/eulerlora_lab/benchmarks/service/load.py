@@ -20,16 +20,16 @@ import numpy as np
 
 from eulerlora_contract.sampling import Mode
 
-BOUNDARY = "a-boundary-of-the-benchmarks"
+_BOUNDARY = "a-boundary-of-the-benchmarks"
 NO_PARAMETERS: Mapping[str, object] = {}
 SAMPLES = 4
-READ_BYTES = 65_536
-PLACEHOLDER = h11.Request(method="POST", target="/", headers=[("Host", "127.0.0.1")])
+_READ_BYTES = 65_536
+_PLACEHOLDER = h11.Request(method="POST", target="/", headers=[("Host", "127.0.0.1")])
 RETRY_S = 0.02
-MAX_LOST = 100
-MAX_IDLE_S = 2.0  # below the 5 s after which uvicorn closes an idle connection
+_MAX_LOST = 100
+_MAX_IDLE_S = 2.0  # below the 5 s after which uvicorn closes an idle connection
 
-FormFile = tuple[str, tuple[str, bytes, str]]
+_FormFile = tuple[str, tuple[str, bytes, str]]
 """A field of a form, and the name, content and media type of its file."""
 
 
@@ -61,27 +61,23 @@ def as_client(request: bytes, address: str) -> bytes:
 
 
 def post_form(
-    files: Sequence[FormFile],
+    files: Sequence[_FormFile],
     fields: Mapping[str, str] | None = None,
     parameters: Mapping[str, object] = NO_PARAMETERS,
     path: str = "/predict",
 ) -> bytes:
-    media_type = f"multipart/form-data; boundary={BOUNDARY}"
+    media_type = f"multipart/form-data; boundary={_BOUNDARY}"
     return post(form(files, fields), media_type, parameters, path=path)
 
 
-def form(files: Sequence[FormFile], fields: Mapping[str, str] | None = None) -> bytes:
-    headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+def form(files: Sequence[_FormFile], fields: Mapping[str, str] | None = None) -> bytes:
+    headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
     return httpx.Request("POST", "http://host", files=files, data=fields, headers=headers).read()
 
 
 def _head(method: str, target: str, *headers: str) -> bytes:
     lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", *headers, "", ""]
     return "\r\n".join(lines).encode()
-
-
-class NoResponseError(Exception):
-    """The connection was refused, or closed before a complete response."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +99,12 @@ class Connection:
 
     @classmethod
     async def to(cls, port: int, address: str = "127.0.0.1") -> Self:
-        """A connection from a local address. Raises NoResponseError if it is refused."""
+        """A connection from a local address. Raises ConnectionError if it is refused."""
         try:
             opening = asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
             return cls(*await opening)
         except OSError as error:
-            raise NoResponseError(str(error)) from error
+            raise ConnectionError(str(error)) from error
 
     @property
     def usable(self) -> bool:
@@ -117,23 +113,23 @@ class Connection:
             and not self._reader.at_eof()
             and not self._writer.is_closing()
             and self._writer.transport.get_write_buffer_size() == 0
-            and asyncio.get_running_loop().time() - self._idle_since < MAX_IDLE_S
+            and asyncio.get_running_loop().time() - self._idle_since < _MAX_IDLE_S
         )
 
     async def exchange(self, request: bytes) -> Response:
         """Sends a rendered request and returns the response.
 
-        The response may arrive before the whole request is sent. Raises NoResponseError.
+        The response may arrive before the whole request is sent. Raises ConnectionError.
         """
         self._writer.write(request)
-        self._http.send(PLACEHOLDER)  # sets the state of h11; the bytes are already sent
+        self._http.send(_PLACEHOLDER)  # sets the state of h11; the bytes are already sent
         self._http.send(h11.EndOfMessage())
         try:
             response = await self._parse()
             if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
                 self._http.start_next_cycle()
         except (OSError, h11.ProtocolError) as error:
-            raise NoResponseError(str(error)) from error
+            raise ConnectionError(str(error)) from error
         self._idle_since = asyncio.get_running_loop().time()
         return response
 
@@ -142,7 +138,7 @@ class Connection:
         while True:
             event = self._http.next_event()
             if event is h11.NEED_DATA:
-                self._http.receive_data(await self._reader.read(READ_BYTES))
+                self._http.receive_data(await self._reader.read(_READ_BYTES))
             elif isinstance(event, h11.Response):
                 status = event.status_code
                 headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
@@ -151,7 +147,7 @@ class Connection:
             elif isinstance(event, h11.EndOfMessage):
                 return Response(status, headers, bytes(body))
             elif not isinstance(event, h11.InformationalResponse):
-                raise NoResponseError("expected a response, got a closed connection")
+                raise ConnectionError("expected a response, got a closed connection")
 
     def close(self) -> None:
         self._writer.close()
@@ -199,7 +195,7 @@ def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: i
     """Sends the requests in a cycle until `responses` responses have status 200.
 
     All clients are busy until then. Exchanges that end later are not counted. Raises
-    NoResponseError after MAX_LOST exchanges without a response: the server has ended.
+    ConnectionError after _MAX_LOST exchanges without a response: the server has ended.
     """
     cycle = itertools.cycle(requests)
     return asyncio.run(_closed_loop(port, cycle, clients, responses))
@@ -220,8 +216,8 @@ async def _closed_loop(port: int, requests: Iterator[bytes], clients: int, respo
             exchanges.append(exchange)
             if exchange.status != 200:
                 lost += exchange.response is None
-                if lost >= MAX_LOST:
-                    raise NoResponseError(f"{lost} exchanges without a response")
+                if lost >= _MAX_LOST:
+                    raise ConnectionError(f"{lost} exchanges without a response")
                 await asyncio.sleep(RETRY_S)
                 continue
             remaining -= 1
@@ -248,7 +244,7 @@ class ClientSession:
                 self.close()
                 self._connection = await Connection.to(self._port, self._address)
             response = await self._connection.exchange(request)
-        except NoResponseError:
+        except ConnectionError:
             self.close()
             return Exchange(sent_s, time.monotonic() - sent_s, None)
         return Exchange(sent_s, time.monotonic() - sent_s, response)

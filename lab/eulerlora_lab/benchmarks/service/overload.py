@@ -56,7 +56,7 @@ def overload(plan: ServicePlan) -> Iterator[Result]:
 
             def recovery() -> tuple[float, float]:
                 last_sent.wait()
-                return recovery_seconds(server.port, images[0], plan.refusal_s)
+                return _recovery_seconds(server.port, images[0], plan.refusal_s)
 
             recovered = executor.submit(recovery)
             timeout_s = plan.deadline_s + CLIENT_MARGIN_S
@@ -143,7 +143,7 @@ class NoRecoveryError(Exception):
     """The service did not recover in time."""
 
 
-def recovery_seconds(port: int, image: bytes, probe_s: float) -> tuple[float, float]:
+def _recovery_seconds(port: int, image: bytes, probe_s: float) -> tuple[float, float]:
     """Seconds to a /readyz with 200 within `probe_s`, and to a /predict with 200."""
     started = time.monotonic()
     while not _ready(port, probe_s):
