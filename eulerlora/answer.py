@@ -1,32 +1,30 @@
-"""From the trajectories of images to their answers: uncertainty, scores, flags and sets.
+"""The answer for images: uncertainty, scores, flags and sets, as numbers and as fields of JSON."""
 
-`answer` computes them for n images; `response_fields` states one of them in a response body.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from pydantic_core import to_jsonable_python
 from torch import Tensor
 
-from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName
-from eulerlora.scores.prediction_sets import PredictionSets, prediction_sets
+from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName, ScoreName, ood_scores
+from eulerlora.scores.prediction_sets import PredictionSets
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora.scores.uncertainty import Uncertainty, Variance
+from eulerlora.scores.uncertainty import Uncertainty, Variance, summarise, variance_of
 from eulerlora_contract import answers as contract
-from eulerlora_contract.answers import PredictionWarning, WarningCode, shown_fields
-from eulerlora_contract.checkpoints import Threshold, missing_threshold
+from eulerlora_contract.answers import PredictionWarning, shown_fields
+from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.sampling import AUTO, Options
+from eulerlora_contract.sampling import Options
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MIN_PROBABILITY = 1e-30
+"""Lower limit of a probability in log-odds."""
 _HTML_ROWS = 50
 
 
@@ -37,53 +35,188 @@ class Predictions(Uncertainty):
     It is also a sequence of n dictionaries, with the keys of a response of `POST /predict`, in the
     order of the images. A notebook shows it as a table.
 
+    `of` makes it of trajectories alone, without class names, options and what rests on them;
+    `eulerlora.inference.InferenceModel.answer` adds these.
+
     Attributes:
-        classes: Their names, in the order of the probabilities.
-        ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a
-            threshold for these options.
-        unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without
-            one.
-        ood_scores: Values, thresholds and flags of all scores by name.
-        samples: (n,) int64, samples per adapter of the answer.
-        rows: (n,) int64, rows that were run; None unless samples="auto".
-        views: (n,) int64, number of views of the image that the trajectories share between them.
-        variance: Its parts between adapters, views and samples, and within trajectories.
-        trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter; in mode
-            det (n, adapters * views, classes). If images have different numbers of samples, those
-            with fewer are filled with NaN.
+        log_probabilities: (n, adapters * samples, classes), adapter by adapter; in mode det
+            (n, adapters * views, classes). If images have different numbers of samples, those with
+            fewer are filled with NaN.
         trajectory_views: (n, trajectories) int64, the view of each (`eulerlora.nn.rows`); 0 is the
             image, and where trajectories are filled with NaN.
-        labels: The class name with the highest mean probability, one per image.
+        samples: (n,) int64, samples per adapter of the answer.
+        variance: Its parts between adapters, views and samples, and within trajectories.
+        agreement: (n,), the least log-odds of the label against another class among the
+            trajectories; negative if a trajectory has another label.
+        ood_scores: Values, thresholds and flags of all scores by name; without feature_distance if
+            there are no statistics.
+        classes: Their names, in the order of the probabilities.
+        options: That the images were predicted with.
+        rows: (n,) int64, rows that were run; None unless samples="auto".
         coverage: The coverage that was asked for; None for no prediction sets.
         prediction_sets: None without a coverage, or if the checkpoint is not calibrated for it.
         warnings: Reasons for missing results, and conversions of images, such as those of colours.
     """
 
-    ood: Tensor | None
-    unfamiliar: Tensor | None
-    ood_scores: ScoredByName
-    samples: Tensor
-    rows: Tensor | None
-    views: Tensor
-    variance: Variance
-    trajectories: Tensor
+    log_probabilities: Tensor
     trajectory_views: Tensor
-    labels: tuple[str, ...]
-    classes: tuple[str, ...]
+    samples: Tensor
+    variance: Variance
+    agreement: Tensor
+    ood_scores: ScoredByName
+    classes: tuple[str, ...] = ()
+    options: Options | None = None
+    rows: Tensor | None = None
     coverage: float | None = None
     prediction_sets: PredictionSets | None = None
     warnings: tuple[PredictionWarning, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        trajectories: Trajectories,
+        distance: FeatureDistance | None = None,
+        thresholds: Threshold | None = None,
+    ) -> Self:
+        """The numbers of n images; a `distance` of None leaves out its score.
+
+        Raises NonFiniteError for NaN or infinite logits.
+        """
+        trajectories.check_finite()
+        samples = trajectories.samples
+        groups = [(samples == count).nonzero()[:, 0] for count in samples.unique()]
+        parts = [trajectories.images(rows).first(samples[rows]) for rows in groups]
+        values = [_values(part) for part in parts or [trajectories]]
+        order = torch.cat(groups or [samples]).argsort()
+
+        def of_all(name: str) -> Tensor:
+            return torch.cat([of_part[name] for of_part in values])[order]
+
+        distances = None if distance is None else distance(of_all("features"))
+        uncertainty: dict[str, Any] = {
+            field.name: of_all(field.name) for field in fields(Uncertainty)
+        }
+        return cls(
+            **uncertainty,
+            log_probabilities=trajectories.flat_log_probabilities,
+            trajectory_views=trajectories.views.flatten(1),
+            samples=samples,
+            variance=Variance(**{field.name: of_all(field.name) for field in fields(Variance)}),
+            agreement=of_all("agreement"),
+            ood_scores=ood_scores(of_all("msp"), of_all("log_partition"), distances, thresholds),
+        )
+
+    @property
+    def trajectories(self) -> Tensor:
+        """(n, trajectories, classes) probabilities; NaN as in `log_probabilities`."""
+        return self.log_probabilities.exp()
+
+    @property
+    def predicted(self) -> Tensor:
+        """(n,) int64, the index of the class with the highest mean probability."""
+        return self.probabilities.argmax(dim=-1)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The name of the class with the highest mean probability, one per image."""
+        return tuple(self.classes[index] for index in self.predicted.tolist())
+
+    @property
+    def views(self) -> Tensor:
+        """(n,) int64, number of views of the image that the trajectories share between them."""
+        assert self.options is not None
+        return torch.full_like(self.samples, self.options.views)
+
+    @property
+    def flags(self) -> dict[ScoreName, Tensor]:
+        """(n,) bool, whether an image is flagged, by name of the score with a threshold."""
+        scores = self.ood_scores.items()
+        return {name: score.flagged for name, score in scores if score.flagged is not None}
+
+    @property
+    def ood(self) -> Tensor | None:
+        """(n,) bool, True if the MSP is below the checkpoint's threshold; None without a threshold
+        for these options.
+        """
+        return self.flags.get("msp")
+
+    @property
+    def unfamiliar(self) -> Tensor | None:
+        """(n,) bool, True if the feature distance is above its threshold; None without one."""
+        return self.flags.get("feature_distance")
+
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.msp)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """The answer for one image, as values of JSON; -1 is the last one."""
-        answer: dict[str, Any] = to_jsonable_python(response_fields(self, range(len(self))[index]))
+        answer: dict[str, Any] = to_jsonable_python(self.response_fields(range(len(self))[index]))
         return answer
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[index] for index in range(len(self)))
+
+    def response_fields(self, index: int, detail: bool = False) -> dict[str, Any]:
+        """What a response body states about the answer for an image.
+
+        The keys are fields of `eulerlora_contract.answers.Prediction`. Those that the options did
+        not ask for, or that the checkpoint does not have, are absent.
+
+        Args:
+            index: Of the image.
+            detail: Also what is known of each trajectory.
+        """
+        options = self.options
+        assert options is not None
+        scores = {
+            name: contract.OodScore(
+                value=score.value[index].item(),
+                threshold=score.threshold,
+                flagged=None if score.flagged is None else bool(score.flagged[index]),
+            )
+            for name, score in self.ood_scores.items()
+        }
+        passes = ~self.log_probabilities[index].isnan().any(dim=-1)
+        stated: dict[str, Any] = {
+            "mode": options.mode,
+            "samples": int(self.samples[index]),
+            "trajectories": int(passes.sum()),
+            "label": self.classes[int(self.probabilities[index].argmax())],
+            "probabilities": dict(
+                zip(self.classes, self.probabilities[index].tolist(), strict=True)
+            ),
+            **{
+                name: getattr(self, name)[index].item()
+                for name in ("entropy", "expected_entropy", "mutual_information", "msp")
+            },
+            "ood": scores["msp"].flagged,
+            "ood_threshold": scores["msp"].threshold,
+            "ood_scores": contract.OodScores(**scores),
+        }
+        if options.views > 1:
+            stated["views"] = options.views
+        if options.precision != "float32":
+            stated["precision"] = options.precision
+        if "feature_distance" in scores:
+            stated["unfamiliar"] = scores["feature_distance"].flagged
+        if self.rows is not None:
+            stated["rows"] = int(self.rows[index])
+        if self.coverage is not None:
+            stated["prediction_set"] = None
+        if (sets := self.prediction_sets) is not None:
+            stated["prediction_set"] = contract.PredictionSet(
+                labels=sets.labels[index],
+                coverage=sets.coverage,
+                unit=sets.unit,
+                calibrated_on=sets.calibrated_on,
+            )
+        if detail:
+            stated["trajectory_probabilities"] = self.trajectories[index, passes].tolist()
+            parts = {name: part[index].item() for name, part in vars(self.variance).items()}
+            stated["variance"] = contract.Variance(**parts)
+            if options.views > 1:
+                stated["trajectory_views"] = self.trajectory_views[index, passes].tolist()
+        return stated
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Columns by name, with a value for each image: those of `eulerlora predict --csv`.
@@ -180,135 +313,25 @@ def table_row(answer: Mapping[str, Any]) -> dict[str, Any]:
     if included := row.get("prediction_set"):
         row["prediction_set"] = included["labels"]
     probabilities = row.pop("probabilities", {})
-    for name in ("ood_scores", "ood_threshold"):
-        del row[name]
+    for name in ("mode", "precision", "trajectories", "ood_scores", "ood_threshold"):
+        row.pop(name, None)
     return row | {f"p_{name}": value for name, value in probabilities.items()}
 
 
-def answer(
-    trajectories: Trajectories,
-    config: CheckpointConfig,
-    options: Options,
-    distance: FeatureDistance | None,
-    coverage: float | None = None,
-) -> Predictions:
-    """Uncertainty, scores, flags and sets of n images, predicted with these options.
-
-    `distance` is None without feature statistics; `coverage` adds prediction sets. Raises
-    NonFiniteError for NaN or infinite logits.
-    """
-    summary = trajectories.summary(distance, config.threshold(options))
-    scores, samples = summary.scores, trajectories.samples
-    warnings = list(_missing_thresholds(scores, options, config.thresholds))
-    sets = None
-    if coverage is not None:
-        sets, of_sets = calibrated_sets(summary.probabilities, coverage, options, config)
-        warnings += of_sets
-    return Predictions(
-        **{field.name: getattr(summary, field.name) for field in fields(Uncertainty)},
-        ood=scores["msp"].flagged,
-        unfamiliar=scores["feature_distance"].flagged if "feature_distance" in scores else None,
-        ood_scores=scores,
-        samples=torch.ones_like(samples) if options.mode == "det" else samples,
-        rows=trajectories.views.shape[1] * samples if options.samples == AUTO else None,
-        views=torch.full_like(samples, options.views),
-        variance=summary.variance,
-        trajectories=trajectories.flat_log_probabilities.exp(),
-        trajectory_views=trajectories.views.flatten(1),
-        labels=tuple(config.class_names[label] for label in summary.labels.tolist()),
-        classes=config.class_names,
-        coverage=coverage,
-        prediction_sets=sets,
-        warnings=tuple(warnings),
+def _values(part: Trajectories) -> dict[str, Tensor]:
+    """The values of n images with equal numbers of samples by name, (n, ...)."""
+    probabilities = part.flat_log_probabilities.exp()  # (n, trajectories, classes)
+    uncertainty = summarise(probabilities)
+    label = uncertainty.probabilities.argmax(dim=-1)[:, None, None].expand(
+        -1, probabilities.shape[1], 1
     )
-
-
-def response_fields(predictions: Predictions, index: int) -> dict[str, Any]:
-    """What the response body states about the answer for the image `index`.
-
-    The keys are fields of `eulerlora_contract.answers.Prediction`. Those that the options did not
-    ask for, or that the checkpoint does not have, are absent.
-    """
-    scores = {
-        name: contract.OodScore(
-            value=score.value[index].item(),
-            threshold=score.threshold,
-            flagged=None if score.flagged is None else bool(score.flagged[index]),
-        )
-        for name, score in predictions.ood_scores.items()
+    limited = probabilities.clamp_min(MIN_PROBABILITY)
+    others = limited.scatter(-1, label, 0).amax(dim=-1)
+    leads = limited.gather(-1, label)[..., 0].log() - others.log()  # (n, trajectories)
+    return {
+        **vars(uncertainty),
+        **vars(variance_of(part.log_probabilities.exp(), part.views)),
+        "agreement": leads.amin(dim=-1),
+        "log_partition": part.log_partition.mean(dim=(1, 2)),
+        "features": part.features.mean(dim=(1, 2)),
     }
-    fields: dict[str, Any] = {
-        "samples": int(predictions.samples[index]),
-        "label": predictions.labels[index],
-        "probabilities": dict(
-            zip(predictions.classes, predictions.probabilities[index].tolist(), strict=True)
-        ),
-        "entropy": predictions.entropy[index].item(),
-        "expected_entropy": predictions.expected_entropy[index].item(),
-        "mutual_information": predictions.mutual_information[index].item(),
-        "msp": predictions.msp[index].item(),
-        "ood": scores["msp"].flagged,
-        "ood_threshold": scores["msp"].threshold,
-        "ood_scores": contract.OodScores(**scores),
-    }
-    if predictions.views[index] > 1:
-        fields["views"] = int(predictions.views[index])
-    if "feature_distance" in scores:
-        fields["unfamiliar"] = scores["feature_distance"].flagged
-    if predictions.rows is not None:
-        fields["rows"] = int(predictions.rows[index])
-    if predictions.coverage is not None:
-        fields["prediction_set"] = None
-    if (sets := predictions.prediction_sets) is not None:
-        fields["prediction_set"] = contract.PredictionSet(
-            labels=sets.labels[index],
-            coverage=sets.coverage,
-            unit=sets.unit,
-            calibrated_on=sets.calibrated_on,
-        )
-    return fields
-
-
-def _missing_thresholds(
-    scores: ScoredByName, options: Options, thresholds: Sequence[Threshold]
-) -> Iterator[PredictionWarning]:
-    """The reason of every null flag; a missing threshold of the MSP explains all of them."""
-    missing = [name for name, score in scores.items() if score.flagged is None]
-    sampled = f" with samples={options.samples}" if options.mode == "stoch" else ""
-    if "msp" in missing:
-        message = missing_threshold(thresholds, options.mode, options.samples) or (
-            f"the checkpoint has no OOD threshold for mode {options.mode} with this sampler and "
-            f"views={options.views}"
-        )
-    elif missing:
-        names = ", ".join(missing)
-        message = f"the checkpoint has no threshold of {names} for mode {options.mode}{sampled}"
-    else:
-        return
-    yield PredictionWarning(code=WarningCode.NO_OOD_THRESHOLD, message=message)
-
-
-def calibrated_sets(
-    probabilities: Tensor, coverage: float, options: Options, config: CheckpointConfig
-) -> tuple[PredictionSets | None, list[PredictionWarning]]:
-    """Prediction sets of n images, and why they are missing or hold only nearly."""
-    calibration = config.prediction_set_calibration(options, coverage)
-    if calibration is None:
-        available: dict[Options, list[str]] = {}
-        for entry in config.prediction_sets:
-            available.setdefault(entry.options, []).append(f"{entry.coverage:g}")
-        known = "; ".join(f"{' and '.join(of)} for {fitted}" for fitted, of in available.items())
-        reason = (
-            f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; it "
-            f"has {known or 'none'}"
-        )
-        return None, [PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)]
-    sets = prediction_sets(probabilities, calibration, config.class_names)
-    if calibration.options == options:
-        return sets, []
-    mismatch = (
-        f"the prediction sets were calibrated in {calibration.options.precision} and the "
-        f"prediction is in {options.precision}: their coverage holds up to the difference between "
-        "both"
-    )
-    return sets, [PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)]

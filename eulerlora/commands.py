@@ -246,7 +246,7 @@ def predict_files(
 ) -> Iterator[dict[str, Any]]:
     """The answer for every readable file, in order, as values of JSON. Raises NonFiniteError.
 
-    It has the file, the fields of `eulerlora.answer.response_fields`, and the conversions of the
+    It has the file, the fields of `Predictions.response_fields`, and the conversions of the
     image as warnings.
 
     `options`: of `EulerLoRA.predict`. `on_failure`: called with the reason for every file that
@@ -255,7 +255,6 @@ def predict_files(
     """
     from pydantic_core import to_jsonable_python  # noqa: PLC0415
 
-    from eulerlora.answer import response_fields  # noqa: PLC0415
     from eulerlora.images.files import read_image  # noqa: PLC0415 - imports torch
     from eulerlora_contract.answers import IGNORED_PARTS  # noqa: PLC0415
     from eulerlora_contract.checkpoints import missing_threshold  # noqa: PLC0415
@@ -294,7 +293,7 @@ def predict_files(
             for ignored in warnings:
                 if ignored.code in IGNORED_PARTS:
                     on_warning(f"{file}: {ignored.message}")
-            fields = response_fields(prediction, index)
+            fields = prediction.response_fields(index)
             yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})
 
 

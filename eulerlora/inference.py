@@ -5,18 +5,23 @@ reads checkpoints and pictures.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.nn.network import FEATURES_PER_WIDTH, AdaptedVisionTransformer, predict_images
 from eulerlora.nn.runtime import Runtime, predict_adaptively
 from eulerlora.sampling.adaptive import StoppingRule
-from eulerlora.scores.ood_scores import FeatureDistance
+from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName
+from eulerlora.scores.prediction_sets import PredictionSets, prediction_sets
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora_contract.answers import PredictionWarning, WarningCode
+from eulerlora_contract.checkpoints import Threshold, missing_threshold
 from eulerlora_contract.sampling import AUTO, Auto, Mode, Options, Precision, Sampler, Views
 
 _MAX_BATCH_IMAGES = 32
@@ -100,6 +105,32 @@ class InferenceModel:
             for choice, of_choice in zip(options, parts, strict=True)
         ]
 
+    def answer(
+        self, trajectories: Trajectories, options: Options, coverage: float | None = None
+    ) -> Predictions:
+        """Uncertainty, scores, flags and sets of n images, predicted with these options.
+
+        `coverage` adds prediction sets. Raises NonFiniteError for NaN or infinite logits.
+        """
+        config = self.config
+        known = Predictions.of(trajectories, self.feature_distance, config.threshold(options))
+        warnings = list(_missing_thresholds(known.ood_scores, options, config.thresholds))
+        sets = None
+        if coverage is not None:
+            sets, of_sets = calibrated_sets(known.probabilities, coverage, options, config)
+            warnings += of_sets
+        samples, adapters = trajectories.samples, trajectories.views.shape[1]
+        return replace(
+            known,
+            classes=self.classes,
+            options=options,
+            samples=torch.ones_like(samples) if options.mode == "det" else samples,
+            rows=adapters * samples if options.samples == AUTO else None,
+            coverage=coverage,
+            prediction_sets=sets,
+            warnings=tuple(warnings),
+        )
+
     def _batch(
         self, pixels: Tensor, draws: list[Draw], options: Options, rule: StoppingRule
     ) -> list[Trajectories]:
@@ -121,3 +152,48 @@ class InferenceModel:
             torch.empty(*shape, width),
             torch.empty(shape, dtype=torch.int64),
         )
+
+
+def _missing_thresholds(
+    scores: ScoredByName, options: Options, thresholds: Sequence[Threshold]
+) -> Iterator[PredictionWarning]:
+    """The reason of every null flag; a missing threshold of the MSP explains all of them."""
+    missing = [name for name, score in scores.items() if score.flagged is None]
+    sampled = f" with samples={options.samples}" if options.mode == "stoch" else ""
+    if "msp" in missing:
+        message = missing_threshold(thresholds, options.mode, options.samples) or (
+            f"the checkpoint has no OOD threshold for mode {options.mode} with this sampler and "
+            f"views={options.views}"
+        )
+    elif missing:
+        names = ", ".join(missing)
+        message = f"the checkpoint has no threshold of {names} for mode {options.mode}{sampled}"
+    else:
+        return
+    yield PredictionWarning(code=WarningCode.NO_OOD_THRESHOLD, message=message)
+
+
+def calibrated_sets(
+    probabilities: Tensor, coverage: float, options: Options, config: CheckpointConfig
+) -> tuple[PredictionSets | None, list[PredictionWarning]]:
+    """Prediction sets of n images, and why they are missing or hold only nearly."""
+    calibration = config.prediction_set_calibration(options, coverage)
+    if calibration is None:
+        available: dict[Options, list[str]] = {}
+        for entry in config.prediction_sets:
+            available.setdefault(entry.options, []).append(f"{entry.coverage:g}")
+        known = "; ".join(f"{' and '.join(of)} for {fitted}" for fitted, of in available.items())
+        reason = (
+            f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; it "
+            f"has {known or 'none'}"
+        )
+        return None, [PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)]
+    sets = prediction_sets(probabilities, calibration, config.class_names)
+    if calibration.options == options:
+        return sets, []
+    mismatch = (
+        f"the prediction sets were calibrated in {calibration.options.precision} and the "
+        f"prediction is in {options.precision}: their coverage holds up to the difference between "
+        "both"
+    )
+    return sets, [PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)]

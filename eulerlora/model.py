@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eulerlora.answer import Predictions, answer
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.images.decode import RgbImage
 from eulerlora.images.files import Images, rgb_images
@@ -233,7 +233,7 @@ class EulerLoRA(InferenceModel):
             file=sys.stderr,
         ) as pictures:
             (trajectories,) = self.run(inputs(pictures), [options], batch_size)
-        prediction = answer(trajectories, self.config, options, self.feature_distance, coverage)
+        prediction = self.answer(trajectories, options, coverage)
         return replace(prediction, warnings=(*prediction.warnings, *conversions))
 
 

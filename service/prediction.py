@@ -12,7 +12,6 @@ import torch
 from fastapi import Request
 from pydantic import BaseModel
 
-from eulerlora.answer import answer, response_fields
 from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
 from eulerlora.settings import Draw
@@ -22,7 +21,6 @@ from eulerlora_contract.answers import (
     Prediction,
     PredictionWarning,
     ProblemDocument,
-    Variance,
     item_id,
 )
 from eulerlora_contract.errors import NonFiniteError, SettingsError
@@ -402,33 +400,21 @@ def _response_body(
     Raises:
         ModelFailure: If the network's output is not finite.
     """
-    served, query, trajectories = request.served, request.query, result.trajectories
-    model, options, distance = served.model, request.options, served.model.feature_distance
+    served, query = request.served, request.query
     try:
-        answered = answer(trajectories, model.config, options, distance, query.coverage)
+        answer = served.model.answer(result.trajectories, request.options, query.coverage)
     except NonFiniteError as error:
         reason = "the output of the model for this image is not finite"
         raise ModelFailure(reason) from error
     request_id = request.state.request_id
-    fields = _batch_item(request_id, index)
-    fields |= response_fields(answered, 0)
-    if options.precision != "float32":
-        fields["precision"] = options.precision
-    if query.detail is not None:
-        fields["trajectory_probabilities"] = answered.trajectories[0].tolist()
-        parts = {name: part.item() for name, part in vars(answered.variance).items()}
-        fields["variance"] = Variance(**parts)
-        if answered.views > 1:
-            fields["trajectory_views"] = answered.trajectory_views[0].tolist()
     return Prediction(
         request_id=request_id,
         model=served.name,
         revision=served.model.revision,
-        mode=query.mode,
-        trajectories=answered.trajectories.shape[1],
         seed=result.draw.seed,
-        warnings=(*warnings, *answered.warnings, *request.warnings),
-        **fields,
+        warnings=(*warnings, *answer.warnings, *request.warnings),
+        **_batch_item(request_id, index),
+        **answer.response_fields(0, detail=query.detail is not None),
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from eulerlora import EulerLoRA
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import MAX_CHANGE
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.precision import missing_bfloat16
@@ -29,7 +30,7 @@ def test_bfloat16_gives_the_labels_and_flags_of_float32_on_a_quarter_of_ham10000
     expected = predict_all(plain, test, choices, "float32")
     actual = predict_all(rounded, test, choices, "bfloat16")
     for options, theirs, ours in zip(choices, expected, actual, strict=True):
-        exact, close = theirs.summary(), ours.summary()
+        exact, close = Predictions.of(theirs), Predictions.of(ours)
         changes = (exact.probabilities - close.probabilities).abs().amax(dim=-1)
         assert changes.quantile(0.99) <= MAX_CHANGE
         assert changes.max() <= 2 * MAX_CHANGE

@@ -22,8 +22,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from eulerlora.answer import MIN_PROBABILITY, Predictions
 from eulerlora.scores.ood_scores import FeatureDistance
-from eulerlora.scores.trajectories import MIN_PROBABILITY, Summary, Trajectories
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.errors import NonFiniteError
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES, Options
@@ -79,13 +80,13 @@ class DecisionMargins(Settings):
         return next((entry for entry in self.rounds if entry.samples == samples), None)
 
 
-Rounds = Mapping[int, Summary]
+Rounds = Mapping[int, Predictions]
 """The summaries of the same images after every round, by samples per adapter."""
 
 
 def summaries_by_round(trajectories: Trajectories, distance: FeatureDistance | None) -> Rounds:
     """Summaries after every round of trajectories with all of their samples."""
-    return {count: trajectories.first(count).summary(distance) for count in AUTO_ROUNDS}
+    return {count: Predictions.of(trajectories.first(count), distance) for count in AUTO_ROUNDS}
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class RoundComparisons:
         unfamiliar: Whether its features are flagged; None without a threshold.
     """
 
-    summary: Summary
+    summary: Predictions
     margins: RoundMargins
     ood: _Floats | None
     unfamiliar: _Floats | None
@@ -138,7 +139,7 @@ class StoppingRule:
     margins: DecisionMargins | None = None
     settled: Settled | None = None
 
-    def ends(self, summary: Summary, samples: int) -> _Bools:
+    def ends(self, summary: Predictions, samples: int) -> _Bools:
         """(n,) True for an image that needs no more samples; False without margins.
 
         `summary` is that after a round of `samples` per adapter.
@@ -155,23 +156,23 @@ class StoppingRule:
             ends &= self.settled(compared)
         return ends
 
-    def _compared(self, summary: Summary, margins: RoundMargins) -> RoundComparisons:
+    def _compared(self, summary: Predictions, margins: RoundMargins) -> RoundComparisons:
         ood = unfamiliar = None
         if self.msp is not None:
             ood = 1 - _reaches(log_odds(summary.msp), log_odds(self.msp), margins.log_odds)
-        distance, boundary = summary.scores.get("feature_distance"), self.feature_distance
+        distance, boundary = summary.ood_scores.get("feature_distance"), self.feature_distance
         if distance is not None and boundary is not None and margins.feature_distance is not None:
             unfamiliar = _reaches(distance.value.numpy(), boundary, margins.feature_distance)
         return RoundComparisons(summary, margins, ood, unfamiliar)
 
-    def decisions(self, summary: Summary) -> npt.NDArray[Any]:
+    def decisions(self, summary: Predictions) -> npt.NDArray[Any]:
         """(n, 3): the label and both flags, without margins."""
         flags = [np.zeros(len(summary.msp), bool)] * 2
         if self.msp is not None:
             flags[0] = summary.msp.numpy() < self.msp
-        if self.feature_distance is not None and "feature_distance" in summary.scores:
-            flags[1] = summary.scores["feature_distance"].value.numpy() > self.feature_distance
-        return np.stack([summary.labels.numpy(), *flags], axis=1)
+        if self.feature_distance is not None and "feature_distance" in summary.ood_scores:
+            flags[1] = summary.ood_scores["feature_distance"].value.numpy() > self.feature_distance
+        return np.stack([summary.predicted.numpy(), *flags], axis=1)
 
 
 class AdaptiveSampling:
@@ -204,7 +205,7 @@ class AdaptiveSampling:
 
     def _ends(self) -> bool:
         try:
-            summary = self.trajectories.summary(self._distance)
+            summary = Predictions.of(self.trajectories, self._distance)
         except NonFiniteError:  # which the answer reports
             return True
         return bool(self._rule.ends(summary, int(self.trajectories.samples)))
@@ -222,7 +223,7 @@ def log_odds(probability: Tensor | float) -> Any:
     return np.log(limited) - np.log1p(-limited)
 
 
-def _lead(summary: Summary) -> _Floats:
+def _lead(summary: Predictions) -> _Floats:
     """(n,) log-odds of the first class against the second."""
     first, second = summary.probabilities.clamp_min(MIN_PROBABILITY).topk(2).values.T
     lead: _Floats = (first.log() - second.log()).numpy()
@@ -297,16 +298,16 @@ def margins_at(
     )
 
 
-def _round(summary: Summary, last: Summary, samples: int, level: float) -> RoundMargins:
-    label = summary.labels
-    same = (label == last.labels).numpy()
+def _round(summary: Predictions, last: Predictions, samples: int, level: float) -> RoundMargins:
+    label = summary.predicted
+    same = (label == last.predicted).numpy()
     lead = np.where(same, 1, -1) * _lead(summary)  # negative if the last label is another one
     of_label = last.probabilities.gather(1, label[:, None])[:, 0]
     agreement = np.maximum(0, (summary.agreement - last.agreement).numpy())
     distances = [
-        of.scores["feature_distance"].value
+        of.ood_scores["feature_distance"].value
         for of in (summary, last)
-        if "feature_distance" in of.scores
+        if "feature_distance" in of.ood_scores
     ]
 
     def margin(differences: _Floats) -> float:

@@ -1,4 +1,4 @@
-"""What a network gives for images, `Trajectories`, and what they say of each image, `Summary`."""
+"""What a network gives for images (`eulerlora.answer.Predictions` says what it means)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -7,43 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName, ScoreName, ood_scores
-from eulerlora.scores.uncertainty import Uncertainty, Variance, summarise, variance_of
-from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import NonFiniteError
-
-MIN_PROBABILITY = 1e-30
-"""Lower limit of a probability in log-odds."""
-
-
-@dataclass(frozen=True)
-class Summary(Uncertainty):
-    """The trajectories of n images in few numbers; float64.
-
-    Attributes:
-        log_probabilities: (n, trajectories, classes), adapter by adapter; NaN as in `Trajectories`.
-        variance: Its parts between adapters, views and samples, and within trajectories.
-        agreement: (n,), the least log-odds of the label against another class among the
-            trajectories; negative if a trajectory has another label.
-        scores: The OOD scores by name; without feature_distance if there are no statistics.
-    """
-
-    log_probabilities: Tensor
-    variance: Variance
-    agreement: Tensor
-    scores: ScoredByName
-
-    @property
-    def labels(self) -> Tensor:
-        """(n,) int64, the index of the class with the highest mean probability."""
-        return self.probabilities.argmax(dim=-1)
-
-    @property
-    def flags(self) -> dict[ScoreName, Tensor]:
-        """(n,) bool, whether an image is flagged, by name of the score with a threshold."""
-        return {
-            name: score.flagged for name, score in self.scores.items() if score.flagged is not None
-        }
 
 
 @dataclass(frozen=True)
@@ -147,50 +111,6 @@ class Trajectories:
             log_probabilities=(self.log_probabilities / temperature).log_softmax(dim=-1),
             log_partition=(logits / temperature).logsumexp(dim=-1),
         )
-
-    def summary(
-        self, distance: FeatureDistance | None = None, thresholds: Threshold | None = None
-    ) -> Summary:
-        """Summarises every image; `distance` of None leaves out its score.
-
-        Raises NonFiniteError for NaN or infinite logits.
-        """
-        self.check_finite()
-        groups = [(self.samples == count).nonzero()[:, 0] for count in self.samples.unique()]
-        parts = [self.images(rows).first(self.samples[rows]) for rows in groups] or [self]
-        values = [_values(part) for part in parts]
-        order = torch.cat(groups or [self.samples]).argsort()
-
-        def of_all(name: str) -> Tensor:
-            return torch.cat([of_part[name] for of_part in values])[order]
-
-        distances = None if distance is None else distance(of_all("features"))
-        return Summary(
-            **{field.name: of_all(field.name) for field in fields(Uncertainty)},
-            log_probabilities=self.flat_log_probabilities,
-            variance=Variance(**{field.name: of_all(field.name) for field in fields(Variance)}),
-            agreement=of_all("agreement"),
-            scores=ood_scores(of_all("msp"), of_all("log_partition"), distances, thresholds),
-        )
-
-
-def _values(part: Trajectories) -> dict[str, Tensor]:
-    """The values of n images with equal numbers of samples by name, (n, ...)."""
-    probabilities = part.flat_log_probabilities.exp()  # (n, trajectories, classes)
-    uncertainty = summarise(probabilities)
-    label = uncertainty.probabilities.argmax(dim=-1)[:, None, None].expand(
-        -1, probabilities.shape[1], 1
-    )
-    limited = probabilities.clamp_min(MIN_PROBABILITY)
-    others = limited.scatter(-1, label, 0).amax(dim=-1)
-    leads = limited.gather(-1, label)[..., 0].log() - others.log()  # (n, trajectories)
-    return {
-        **vars(uncertainty),
-        **vars(variance_of(part.log_probabilities.exp(), part.views)),
-        "agreement": leads.amin(dim=-1),
-        "log_partition": part.log_partition.mean(dim=(1, 2)),
-        "features": part.features.mean(dim=(1, 2)),
-    }
 
 
 def _padding(values: Tensor) -> float:

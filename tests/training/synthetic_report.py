@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from eulerlora.answer import Predictions
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
@@ -142,7 +143,7 @@ def synthetic_evaluation(report: Report) -> Evaluation:
         options=DET, msp=0.55, kept=0.95, images=3, data="squares",
         feature_distance=ScoreThreshold(threshold=2.5, kept=0.95, upper_quartile=2.0),
     )  # fmt: skip
-    predictions = [trajectories.summary(distance, thresholds) for _ in report.modes]
+    predictions = [Predictions.of(trajectories, distance, thresholds) for _ in report.modes]
 
     def images(name: str, group: str, labels: tuple[int, ...]) -> EvaluatedSet:
         shown = [

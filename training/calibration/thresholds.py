@@ -22,6 +22,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import MAX_CHANGE, CheckpointConfig, PrecisionChange
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import fit_margins, last_rounds, summaries_by_round
@@ -32,7 +33,7 @@ from eulerlora.scores.prediction_sets import (
     lac_scores,
     min_units,
 )
-from eulerlora.scores.trajectories import Summary, Trajectories
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Temperatures
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold, Tolerance, Unit
 from eulerlora_contract.errors import DataError
@@ -238,7 +239,7 @@ def with_thresholds(
     `_with_auto_threshold`. A `distance` of None leaves out its thresholds.
     """
     fitted = [
-        _threshold(options, _of(outputs, options).summary(distance), outputs)
+        _threshold(options, Predictions.of(_of(outputs, options), distance), outputs)
         for options in _calibrated(config, outputs.precision, samples)
     ]
     config = config.model_copy(update={"thresholds": (*config.thresholds, *fitted)})
@@ -263,7 +264,7 @@ def _with_auto_threshold(
         return config
     rounds = summaries_by_round(outputs.stoch, distance)
     ends = last_rounds(rounds, replace(rule, margins=margins))
-    summary = outputs.stoch.first(ends).summary(distance)
+    summary = Predictions.of(outputs.stoch.first(ends), distance)
     fitted = _threshold(replace(options, samples=AUTO), summary, outputs, compared)
     thresholds = (*config.thresholds, fitted)
     return config.model_copy(update={"thresholds": thresholds, "margins": margins})
@@ -285,8 +286,10 @@ def precision_changes(
     changes = []
     for options in _calibrated(config, rounded.precision, [min(DEFAULT_SAMPLES, largest)]):
         one, other = (
-            _of(outputs, options).summary(
-                distance, config.threshold(options.in_precision(outputs.precision))
+            Predictions.of(
+                _of(outputs, options),
+                distance,
+                config.threshold(options.in_precision(outputs.precision)),
             )
             for outputs in (exact, rounded)
         )
@@ -297,7 +300,7 @@ def precision_changes(
                 options=options,
                 images=len(difference),
                 probabilities=int((difference > MAX_CHANGE).sum()),
-                labels=int((one.labels != other.labels).sum()),
+                labels=int((one.predicted != other.predicted).sum()),
                 flags=int(torch.stack(changed).any(dim=0).sum()) if changed else 0,
                 data=exact.data,
             )
@@ -361,7 +364,7 @@ def with_prediction_sets(
     digest = data_sha256(outputs.images, classes)
     fitted = []
     for options in _calibrated(config, outputs.precision, samples):
-        probabilities = _of(outputs, options).summary().probabilities
+        probabilities = Predictions.of(_of(outputs, options)).probabilities
         for coverage in settings.coverages:
             bounds = _class_bounds(probabilities, outputs, coverage)
             calibration = PredictionSetCalibration(
@@ -433,17 +436,17 @@ def _fixed(samples: Sequence[int | Auto]) -> list[int]:
 
 def _threshold(
     options: Options,
-    summary: Summary,
+    summary: Predictions,
     outputs: CalibrationOutputs,
     compared: Threshold | None = None,
 ) -> Threshold:
     """The thresholds of images, with the boundaries of `compared`; None fits them."""
-    msp, scores = summary.msp, summary.scores
+    msp, scores = summary.msp, summary.ood_scores
     bound, classes = outputs.bound(msp), summary.probabilities.shape[-1]
     limit = bound.threshold if compared is None else compared.msp
     energy = None if compared is None else compared.energy
     distance = None if compared is None else compared.feature_distance
-    counts = torch.bincount(summary.labels, minlength=classes)
+    counts = torch.bincount(summary.predicted, minlength=classes)
     return Threshold(
         options=options,
         msp=limit,

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FlaggedScore, ScoreName
-from eulerlora.scores.trajectories import Summary, Trajectories
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import Options
 from training.data.copies import KnownImages, images_in_training, known_images
@@ -77,7 +78,7 @@ class EvaluatedSet:
     group: str
     images: Sequence[LabelledImage]
     of_test: bool
-    predictions: Sequence[Summary]
+    predictions: Sequence[Predictions]
 
     @property
     def labels(self) -> Ints:
@@ -205,11 +206,13 @@ def _predictions(
     images: Sequence[LabelledImage],
     options: Sequence[Options],
     name: str,
-) -> list[Summary]:
+) -> list[Predictions]:
     outputs = [predict_all(model, images, options, name) for model in models]
     if len(models) == 1:
         return [
-            trajectories.summary(models[0].feature_distance, models[0].config.threshold(choice))
+            Predictions.of(
+                trajectories, models[0].feature_distance, models[0].config.threshold(choice)
+            )
             for trajectories, choice in zip(outputs[0], options, strict=True)
         ]
     distances = [model.feature_distance for model in models]
@@ -218,21 +221,21 @@ def _predictions(
 
 def ensemble_summary(
     members: Sequence[Trajectories], distances: Sequence[FeatureDistance | None]
-) -> Summary:
+) -> Predictions:
     """The summary of the trajectories of all members together, without thresholds.
 
     The feature distance is the mean over the members, each with its own statistics.
     """
-    summary = Trajectories.of_ensemble(members).summary()
+    summary = Predictions.of(Trajectories.of_ensemble(members))
     values = [
-        member.summary(distance).scores["feature_distance"].value
+        Predictions.of(member, distance).ood_scores["feature_distance"].value
         for member, distance in zip(members, distances, strict=True)
         if distance is not None
     ]
     if not values:
         return summary
     mean = FlaggedScore(torch.stack(values).mean(dim=0), None, None)
-    return replace(summary, scores={**summary.scores, "feature_distance": mean})
+    return replace(summary, ood_scores={**summary.ood_scores, "feature_distance": mean})
 
 
 def _revision(models: Sequence[EulerLoRA]) -> str:
@@ -264,14 +267,14 @@ def _mode_report(
         metrics=_metric_estimates(inside, labels, clusters),
         difference=_difference_estimates(inside, first, labels, clusters) if index else {},
         error_ranking=error_ranking(
-            inside, inside.variance, inside.labels.numpy() != labels, clusters
+            inside, inside.variance, inside.predicted.numpy() != labels, clusters
         ),
         classes=class_metrics(
             inside.probabilities.numpy(), labels, clusters, model.classes, classes
         ),
         thresholds={
             name: score.threshold
-            for name, score in inside.scores.items()
+            for name, score in inside.ood_scores.items()
             if score.threshold is not None
         },
         flagged=flagged_shares(inside, clusters),
@@ -282,7 +285,7 @@ def _mode_report(
 
 
 def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMetrics:
-    labels, predicted = outside.labels, outside.predictions[index].labels.numpy()
+    labels, predicted = outside.labels, outside.predictions[index].predicted.numpy()
     labelled = bool((labels >= 0).all())
     return OodMetrics(
         scores=score_metrics(test, outside, index),
@@ -290,7 +293,7 @@ def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMe
     )
 
 
-def flagged_shares(predictions: Summary, clusters: Ints) -> dict[ScoreName, Proportion | None]:
+def flagged_shares(predictions: Predictions, clusters: Ints) -> dict[ScoreName, Proportion | None]:
     """The share of flagged images by score with a threshold."""
     return {
         score: proportion(flags.numpy(), clusters) for score, flags in predictions.flags.items()
@@ -323,19 +326,20 @@ def score_metrics(
 
     def metrics(score: ScoreName, weights: Weights) -> dict[str, Floats]:
         of_test, of_others = (
-            familiarity(score, of_set.scores[score].value.numpy()) for of_set in (inside, others)
+            familiarity(score, of_set.ood_scores[score].value.numpy())
+            for of_set in (inside, others)
         )
         return ood_metrics(of_test, of_others, weights)
 
     return {
         score: ScoreMetrics(bootstrap(partial(metrics, score), *units), flagged.get(score))
-        for score in others.scores
+        for score in others.ood_scores
     }
 
 
-def _metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimates:
+def _metric_estimates(inside: Predictions, labels: Ints, clusters: Ints) -> Estimates:
     """The paper's metrics, further calibration errors, AURC and AUGRC."""
-    wrong, msp = inside.labels.numpy() != labels, inside.msp.numpy()
+    wrong, msp = inside.predicted.numpy() != labels, inside.msp.numpy()
     probabilities: Floats = inside.probabilities.numpy()
 
     def metrics(weights: Weights) -> dict[str, Floats]:
@@ -350,7 +354,7 @@ def _metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimate
 
 
 def _difference_estimates(
-    inside: Summary, reference: Summary, labels: Ints, clusters: Ints
+    inside: Predictions, reference: Predictions, labels: Ints, clusters: Ints
 ) -> Estimates:
     """The classification metrics less those of a reference for the same images.
 
@@ -448,7 +452,7 @@ def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints)
         predictions.probabilities.numpy()[members],
         predictions.msp.numpy()[members],
     )
-    predicted = predictions.labels.numpy()[members]
+    predicted = predictions.predicted.numpy()[members]
     correct, positive = predicted == labels, np.isin(labels, target)
 
     def metrics(weights: Weights) -> dict[str, Floats]:

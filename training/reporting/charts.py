@@ -23,8 +23,8 @@ from sklearn.metrics import (
 )
 from torchvision.transforms.v2.functional import to_pil_image
 
+from eulerlora.answer import Predictions
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.printable import printable
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
@@ -81,7 +81,7 @@ def chart_files(evaluation: Evaluation, pictures: bool = False) -> Iterator[Char
     yield ChartFile(CHART_FILE, "Reliability diagrams", reliability_diagram(bins, subtitle))
     weights = unit_weights(len(labels))
     curves = {
-        mode.title: risk_coverage(p.msp.numpy(), p.labels.numpy() != labels, weights)
+        mode.title: risk_coverage(p.msp.numpy(), p.predicted.numpy() != labels, weights)
         for mode, p in modes
     }
     figure = risk_coverage_chart(curves, f"Risk by coverage\n{subtitle}")
@@ -124,7 +124,7 @@ def _mode_charts(
     probabilities = test.predictions[index].probabilities.numpy()
     suffix = mode.mode if mode.mode == "det" else f"{mode.mode}-{mode.samples}"
     counts = confusion_matrix(
-        test.labels, test.predictions[index].labels, labels=range(len(classes))
+        test.labels, test.predictions[index].predicted, labels=range(len(classes))
     )
     figure = confusion_chart(counts, classes, f"Confusion, {mode.title}\n{subtitle}")
     yield ChartFile(f"confusion-{suffix}.png", f"Confusion matrix, {mode.title}", figure)
@@ -134,7 +134,7 @@ def _mode_charts(
     alt_text = f"ROC and precision-recall curves by class, {mode.title}"
     yield ChartFile(f"roc-precision-recall-{suffix}.png", alt_text, figure)
     for score in FLAG_METRICS:
-        if score in test.predictions[index].scores:
+        if score in test.predictions[index].ood_scores:
             figure = _histograms(evaluation, mode, index, score, subtitle)
             file = f"{score.replace('_', '-')}-{suffix}.png"
             yield ChartFile(file, f"Histograms of {SCORE_NAMES[score]}, {mode.title}", figure)
@@ -145,11 +145,14 @@ def _histograms(
 ) -> Figure:
     outside = {
         f"{group}, {len(names)} set{'s' * (len(names) > 1)}": np.concatenate(
-            [evaluation.ood[name].predictions[index].scores[score].value.numpy() for name in names]
+            [
+                evaluation.ood[name].predictions[index].ood_scores[score].value.numpy()
+                for name in names
+            ]
         )
         for group, names in ood_groups(evaluation.report).items()
     }
-    inside = evaluation.test.predictions[index].scores[score].value.numpy()
+    inside = evaluation.test.predictions[index].ood_scores[score].value.numpy()
     threshold = mode.thresholds.get(score)
     title = f"{SCORE_NAMES[score]}, {mode.title}\n{subtitle}"
     return score_histograms(inside, outside, score, threshold, title)
@@ -162,7 +165,7 @@ def _picture_charts(
     predictions = test.predictions[-1]
     uncertain = np.argsort(-predictions.entropy.numpy(), kind="stable")
     certain = np.argsort(-predictions.msp.numpy(), kind="stable")
-    wrong = certain[(predictions.labels.numpy() != test.labels)[certain]]
+    wrong = certain[(predictions.predicted.numpy() != test.labels)[certain]]
     for name, indices, kind in (
         ("uncertain-images.png", uncertain, "test images, those of highest entropy"),
         ("wrong-images.png", wrong, "wrong labels, those of highest MSP"),
@@ -446,7 +449,7 @@ def learning_curves(training: Sequence[Mapping[str, Any]], title: str) -> Figure
 
 def _picture_grid(
     images: EvaluatedSet,
-    predictions: Summary,
+    predictions: Predictions,
     indices: Ints,
     classes: Sequence[str],
     title: str,
@@ -467,7 +470,10 @@ def _picture_grid(
     for axes, index, picture in zip(grid, indices, pictures, strict=False):
         image = images.images[index]
         picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
-        label, right = int(predictions.labels[index]), predictions.labels[index] == image.label
+        label, right = (
+            int(predictions.predicted[index]),
+            predictions.predicted[index] == image.label,
+        )
         axes.imshow(np.asarray(picture))
         axes.set_visible(True)
         axes.spines[:].set(

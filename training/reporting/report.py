@@ -9,9 +9,9 @@ from gzip import GzipFile
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import CONFIG_FILE, read_config
 from eulerlora.scores.ood_scores import SCORES
-from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.printable import printable
@@ -387,11 +387,11 @@ def predictions_csv(evaluation: Evaluation) -> bytes:
 def _columns(
     images: EvaluatedSet,
     mode: ModeReport,
-    predictions: Summary,
+    predictions: Predictions,
     classes: Sequence[str],
     attributes: Sequence[str],
 ) -> dict[str, Sequence[object]]:
-    scores, flags = predictions.scores, predictions.flags
+    scores, flags = predictions.ood_scores, predictions.flags
     shown, count = images.images, len(images.images)
     empty = [""] * count
     return {

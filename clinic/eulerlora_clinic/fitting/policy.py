@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from tomlkit.items import InlineTable
 from torch import Tensor
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.trajectories import Summary
 from eulerlora_clinic.policy.policy import (
     DEFAULT_FILE,
     Evidence,
@@ -236,13 +236,13 @@ def score_images(
         options = replace(options, samples=MAX_AUTO_SAMPLES)
     (trajectories,) = predict_all(model, images, [options], label, rule)
     thresholds = model.config.threshold(options)
-    summary = trajectories.summary(model.feature_distance, thresholds)
+    summary = Predictions.of(trajectories, model.feature_distance, thresholds)
     return policy_inputs(model.classes, summary, images, target)
 
 
 def policy_inputs(
     classes: Sequence[str],
-    summary: Summary,
+    summary: Predictions,
     images: Sequence[LabelledImage],
     target: TargetClasses,
 ) -> PolicyInputs:

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     CALIBRATION_IMAGES,
@@ -171,7 +172,7 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     if not fit.parts[ROUTINE].met:
         return fit
     outputs, target = fit.outputs, settings.policy.policy.target
-    summary = outputs.trajectories(settings.mode, settings.samples).summary()
+    summary = Predictions.of(outputs.trajectories(settings.mode, settings.samples))
     scored = policy_inputs(fit.config.class_names, summary, outputs.images, target)
     policy_fit = fit_policy(scored, target, settings.sensitivity, settings.predictive_value)
     fit = replace(fit, policy_fit=policy_fit)
@@ -639,7 +640,7 @@ def _measure_site(
     """
     (trajectories,) = predict_all(model, images, [options], "measure")
     thresholds = model.config.threshold(options)
-    summary = trajectories.summary(model.feature_distance, thresholds)
+    summary = Predictions.of(trajectories, model.feature_distance, thresholds)
     measured, results, units = None, dict[str, str](), Units.of(images)
     unit = units.unit
     if policy is not None:

@@ -1,5 +1,6 @@
 """When the disposition of a policy is settled in a round of `samples=auto`."""
 
+from eulerlora.answer import Predictions
 from eulerlora.sampling.adaptive import StoppingRule, log_odds
 from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_contract.answers import Reason
@@ -28,7 +29,7 @@ def test_a_policy_needs_what_its_disposition_depends_on() -> None:
 
 
 def test_entropy_matters_unless_another_reason_refers_the_image() -> None:
-    agreeing = trajectories_of(ROWS[:, :, :1]).summary()
+    agreeing = Predictions.of(trajectories_of(ROWS[:, :, :1]))
     near = float(agreeing.entropy) + 0.09
     policy = policy_of(uncertainty={"entropy_nats": near})
     rule = StoppingRule(msp=0.01, settled=policy.settled(("a", "b", "c")))
@@ -40,7 +41,7 @@ def test_entropy_matters_unless_another_reason_refers_the_image() -> None:
 
 
 def test_trajectories_that_agree_need_a_margin() -> None:
-    agreeing = trajectories_of(ROWS[:, :, :1]).summary()  # least: log(0.6 / 0.3)
+    agreeing = Predictions.of(trajectories_of(ROWS[:, :, :1]))  # least: log(0.6 / 0.3)
     rule = StoppingRule(msp=0.01, settled=policy_of().settled(("a", "b", "c")))
     assert ends(agreeing, rule, samples=1, agreement=0.69)
     assert not ends(agreeing, rule, samples=1, agreement=0.70)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from eulerlora.answer import Predictions
 from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins, StoppingRule
 from eulerlora.scores.ood_scores import FlaggedScore
-from eulerlora.scores.trajectories import Summary
 from eulerlora.scores.uncertainty import Variance
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_contract.answers import Reason
@@ -44,16 +44,18 @@ def is_settled(
     def value(number: float) -> Tensor:
         return torch.tensor([number]).double()
 
-    summary = Summary(
+    summary = Predictions(
         probabilities=torch.tensor([[1 - probability, probability, 0.0, 0.0]]).double(),
         entropy=value(POLICY.uncertainty.entropy_nats + entropy),
         expected_entropy=unused,
         mutual_information=unused,
         msp=value(max(probability, 1 - probability)),
         log_probabilities=unused,
+        trajectory_views=unused,
+        samples=unused,
         variance=Variance(unused, unused, unused, unused),
         agreement=value(agreement),
-        scores={"feature_distance": FlaggedScore(value(distance), None, None)},
+        ood_scores={"feature_distance": FlaggedScore(value(distance), None, None)},
     )
     (ends,) = replace(RULE, settled=POLICY.settled(CLASSES, quality)).ends(summary, 2)
     return bool(ends)

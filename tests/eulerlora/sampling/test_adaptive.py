@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from eulerlora.answer import Predictions
 from eulerlora.sampling.adaptive import (
     MARGIN_ROUNDS,
     MIN_IMAGES,
@@ -24,7 +25,7 @@ from eulerlora.sampling.adaptive import (
     margins_at,
     summaries_by_round,
 )
-from eulerlora.scores.trajectories import Summary, Trajectories
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 from tests.conftest import STOCH
@@ -39,7 +40,7 @@ def trajectories_of(probabilities: Tensor) -> Trajectories:
     return Trajectories.of(probabilities.double().log(), torch.zeros(*shape, 1), views)
 
 
-def ends(summary: Summary, rule: StoppingRule, samples: int = 2, **margins: float) -> bool:
+def ends(summary: Predictions, rule: StoppingRule, samples: int = 2, **margins: float) -> bool:
     """Whether an image ends by a rule with these margins of the round, others of 0."""
     values = dict.fromkeys(("lead", "log_odds", "entropy", "agreement", "feature_distance"), 0.0)
     entry = RoundMargins(samples=samples, **values | margins)
@@ -50,7 +51,7 @@ def ends(summary: Summary, rule: StoppingRule, samples: int = 2, **margins: floa
     return bool(actual)
 
 
-SUMMARY = trajectories_of(ROWS).summary()  # probabilities 0.5, 0.3, 0.2
+SUMMARY = Predictions.of(trajectories_of(ROWS))  # probabilities 0.5, 0.3, 0.2
 
 
 def test_a_label_is_settled_from_the_margin_on() -> None:
@@ -129,7 +130,7 @@ def test_a_margin_covers_the_level_of_the_images(rounds: Rounds) -> None:
     for entry in fitted.rounds:
         summary = rounds[entry.samples]
         within = (summary.entropy - last.entropy).abs() <= entry.entropy
-        of_label = last.probabilities.gather(1, summary.labels[:, None])[:, 0]
+        of_label = last.probabilities.gather(1, summary.predicted[:, None])[:, 0]
         near = np.abs(log_odds(summary.msp) - log_odds(of_label)) <= entry.log_odds
         assert within.sum() == near.sum() == 0.9 * IMAGES
     assert [entry.samples for entry in fitted.rounds] == list(MARGIN_ROUNDS)
@@ -142,7 +143,7 @@ def test_the_level_is_the_least_with_the_target_agreement_and_saves_samples(
     assert margins.options == STOCH
     rule = replace(RULE, margins=margins)
     taken = last_rounds(rounds, rule)
-    ended, last = trajectories.first(taken).summary(), rounds[MAX_AUTO_SAMPLES]
+    ended, last = Predictions.of(trajectories.first(taken)), rounds[MAX_AUTO_SAMPLES]
     same = (rule.decisions(ended) == rule.decisions(last)).all(axis=1)
     assert same.mean() >= TARGET_AGREEMENT - 0.01
     assert taken.sum() < 0.6 * MAX_AUTO_SAMPLES * IMAGES

@@ -10,8 +10,8 @@ from mapie.classification import SplitConformalClassifier
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
-from eulerlora.answer import calibrated_sets
 from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.inference import calibrated_sets
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     included_classes,

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from eulerlora.answer import Predictions
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.scores.uncertainty import summarise, variance_of
@@ -41,7 +42,7 @@ def test_a_row_with_a_logit_that_is_not_finite_is_all_nan_and_other_rows_are_not
     assert trajectories.flat_log_probabilities[0, 1].isnan().all()
     assert trajectories.flat_log_probabilities[0, [0, 2]].isfinite().all()
     with pytest.raises(NonFiniteError):
-        trajectories.summary()
+        Predictions.of(trajectories)
     trajectories.first(1).check_finite()
 
 
@@ -59,11 +60,11 @@ def test_images_with_different_numbers_of_samples_have_the_summary_of_theirs(
 ) -> None:
     whole, counts = random_trajectories(), torch.tensor([1, 4, 2, 2, 4, 1])
     few = whole.first(counts)
-    actual = few.summary(distance, THRESHOLDS[1])
+    actual = Predictions.of(few, distance, THRESHOLDS[1])
     torch.testing.assert_close(
         actual.log_probabilities, few.flat_log_probabilities, rtol=0, atol=0, equal_nan=True
     )
-    assert actual.scores["msp"].threshold == THRESHOLDS[1].msp
+    assert actual.ood_scores["msp"].threshold == THRESHOLDS[1].msp
     for index, count in enumerate(counts.tolist()):
         alone = whole.images(slice(index, index + 1)).first(count)
         assert few.log_probabilities[index, :, count:].isnan().all()
@@ -80,7 +81,7 @@ def test_images_with_different_numbers_of_samples_have_the_summary_of_theirs(
             "feature_distance": distance(features),
         }
         for name, score in scores.items():
-            torch.testing.assert_close(actual.scores[name].value[index], score[0])
+            torch.testing.assert_close(actual.ood_scores[name].value[index], score[0])
 
 
 def test_an_image_behind_others_keeps_its_samples_and_is_filled_with_nan() -> None:
@@ -90,7 +91,9 @@ def test_an_image_behind_others_keeps_its_samples_and_is_filled_with_nan() -> No
     assert both.log_probabilities[:2, :, 1:].isnan().all()
     both.check_finite()
     for part, images in ((few, slice(2)), (many, slice(2, None))):
-        torch.testing.assert_close(both.images(images).summary().entropy, part.summary().entropy)
+        torch.testing.assert_close(
+            Predictions.of(both.images(images)).entropy, Predictions.of(part).entropy
+        )
 
 
 def test_later_samples_follow_the_earlier_ones_of_each_adapter() -> None:
@@ -128,5 +131,5 @@ def test_the_agreement_is_the_least_lead_of_the_label_over_another_class() -> No
     rows = torch.tensor(
         [[[[0.6, 0.3, 0.1], [0.2, 0.4, 0.4]]], [[[0.6, 0.3, 0.1], [0.5, 0.2, 0.3]]]]
     )
-    agreement = of_logits(rows.log()).summary().agreement
+    agreement = Predictions.of(of_logits(rows.log())).agreement
     torch.testing.assert_close(agreement.exp(), torch.tensor([0.2 / 0.4, 0.5 / 0.3]).double())

@@ -15,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss
 from sklearn.preprocessing import StandardScaler
 
+from eulerlora.answer import Predictions
 from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
@@ -168,7 +169,7 @@ def test_a_comparison_with_a_probe_is_paired_and_by_group() -> None:
     def comparison(model: torch.Tensor, count: int = 60) -> ProbeComparison:
         views = torch.zeros(count, 1, 1, dtype=torch.int64)
         trajectories = Trajectories.of(model[:count, None, None], views[..., None].float(), views)
-        predictions = (trajectories.summary(),)
+        predictions = (Predictions.of(trajectories),)
         test = EvaluatedSet("test", "test", shown[:count], True, predictions)
         return compare_with_probe(test, probe[:count])
 

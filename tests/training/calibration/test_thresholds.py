@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     load_checkpoint,
@@ -114,7 +115,7 @@ def test_auto_keeps_the_boundaries_and_is_measured_at_each_image_s_last_round() 
     assert auto.options == replace(STOCH, samples="auto")
     assert [entry.options.samples for entry in fixed] == [1, 2, 4]
     rule = StoppingRule(fixed[-1].msp, margins=margins)
-    rounds = {samples: outputs.stoch.first(samples).summary() for samples in (1, 2, 4)}
+    rounds = {samples: Predictions.of(outputs.stoch.first(samples)) for samples in (1, 2, 4)}
     scores, ends = [], set()
     for index in range(120):
         ending = [number for number in rounds if rule.ends(rounds[number], number)[index]]
@@ -135,7 +136,7 @@ def test_a_lesion_counts_once_by_its_image_that_is_most_out_of_distribution() ->
     outputs = outputs_of(4 * torch.randn(180, 1, 1, 3, generator=generator, dtype=torch.float64))
     calibration = CalibrationOutputs(outputs, outputs, "float32", lesion_images(90, 2), "pairs")
     (threshold,) = with_thresholds(config_of(random_network()), calibration, None, []).thresholds
-    of_lesions = outputs.summary().msp.view(90, 2).amin(dim=1).numpy()
+    of_lesions = Predictions.of(outputs).msp.view(90, 2).amin(dim=1).numpy()
     assert threshold.msp == np.sort(of_lesions)[0]  # 90 lesions allow no miss, 93 one
     assert threshold.tolerance is not None
     assert (threshold.tolerance.units, threshold.tolerance.unit) == (90, "lesion")

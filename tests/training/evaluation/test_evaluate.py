@@ -17,10 +17,11 @@ import torch
 from safetensors.torch import save
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import load_checkpoint, read_config, write_config
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora.scores.trajectories import Summary, Trajectories
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.checkpoints import ClassName, ScoreThreshold, TargetClasses, Threshold
 from tests.conftest import DET
 from tests.training.conftest import list_images, write_training_images
@@ -116,7 +117,7 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
         torch.testing.assert_close(predictions.probabilities, prediction.probabilities)
         torch.testing.assert_close(predictions.msp, prediction.msp)
         outside = model.predict(sorted((image_folder / "other").iterdir()), mode)
-        scores = evaluation.ood["other"].predictions[index].scores
+        scores = evaluation.ood["other"].predictions[index].ood_scores
         assert scores.keys() == outside.ood_scores.keys() == {"msp", "energy"}
         for name, score in scores.items():
             torch.testing.assert_close(score.value, outside.ood_scores[name].value)
@@ -325,7 +326,7 @@ THRESHOLDS = Threshold(
 def predictions(
     msp: list[float], partition: list[float], distance: list[float],
     thresholds: Threshold | None = THRESHOLDS,
-) -> Summary:  # fmt: skip
+) -> Predictions:  # fmt: skip
     """Predictions of two classes with these scores; partition: log-sum-exp of logits."""
     first = torch.tensor(msp, dtype=torch.float64)
     features = torch.tensor([[value, 0.0] for value in distance])
@@ -333,20 +334,20 @@ def predictions(
     logits += torch.tensor(partition, dtype=torch.float64)[:, None]
     views = torch.zeros(len(first), 1, 1, dtype=torch.int64)
     trajectories = Trajectories.of(logits[:, None, None], features[:, None, None], views)
-    return trajectories.summary(DISTANCE, thresholds)
+    return Predictions.of(trajectories, DISTANCE, thresholds)
 
 
 INSIDE = predictions([0.9, 0.8, 0.7, 0.6], [8.0, 7.0, 6.0, 5.0], [0.1, 0.2, 0.3, 0.4])
 OUTSIDE = predictions([0.55, 0.51], [1.0, 3.0], [2.0, 1.0])
 
 
-def evaluated(predictions: Summary, of_test: bool = False) -> EvaluatedSet:
-    images = [LabelledImage(str(index), b"", 0) for index in range(len(predictions.labels))]
+def evaluated(predictions: Predictions, of_test: bool = False) -> EvaluatedSet:
+    images = [LabelledImage(str(index), b"", 0) for index in range(len(predictions))]
     return EvaluatedSet("set", "far", images, of_test, [predictions])
 
 
 def auroc_of(
-    inside: Summary, outside: Summary, of_test: bool = False
+    inside: Predictions, outside: Predictions, of_test: bool = False
 ) -> dict[str, Estimate | None]:
     results = score_metrics(evaluated(inside), evaluated(outside, of_test), 0)
     return {score: result.metrics["auroc"] for score, result in results.items()}
@@ -397,13 +398,15 @@ def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
     for image in range(4):
         mean = torch.stack([m.log_probabilities[image].exp().mean(dim=(0, 1)) for m in members])
         torch.testing.assert_close(ensemble.probabilities[image], mean.mean(dim=0))
-        assert ensemble.scores["msp"].value[image] == pytest.approx(float(mean.mean(dim=0).max()))
+        assert ensemble.ood_scores["msp"].value[image] == pytest.approx(
+            float(mean.mean(dim=0).max())
+        )
         energy = -np.mean([m.log_partition[image].mean() for m in members])
-        assert ensemble.scores["energy"].value[image] == pytest.approx(energy)
+        assert ensemble.ood_scores["energy"].value[image] == pytest.approx(energy)
         own = [
             float(d(m.features[image].mean(dim=(0, 1))[None]))
             for m, d in zip(members, distances, strict=True)
         ]
-        assert ensemble.scores["feature_distance"].value[image] == pytest.approx(np.mean(own))
+        assert ensemble.ood_scores["feature_distance"].value[image] == pytest.approx(np.mean(own))
     assert ensemble.log_probabilities.shape == (4, 6, 3)
     assert ensemble.flags == {}

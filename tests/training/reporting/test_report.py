@@ -20,6 +20,7 @@ import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
 from eulerlora import DataError
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import SCORES, FeatureDistance, FeatureStatistics
@@ -264,7 +265,7 @@ def model_with_all_scores(folder: Path, images: list[LabelledImage]) -> EulerLoR
     features = output.features.mean(dim=(1, 2))
     width = features.shape[1]
     distance = FeatureDistance(FeatureStatistics(features[:3], torch.eye(width) / width))
-    scores = output.summary(distance).scores
+    scores = Predictions.of(output, distance).ood_scores
     values = {name: score.value for name, score in scores.items()}
     others = {
         name: ScoreThreshold(threshold=float(values[name].median()), kept=0.5, upper_quartile=0.0)
@@ -387,7 +388,10 @@ def test_equal_predictions_give_equal_bytes_and_scores_that_do_not_exist_are_emp
     assert predictions_csv(predicted) == predictions_csv(predicted)
     test = predicted.test
     plain = [
-        replace(mode, scores={"msp": replace(mode.scores["msp"], threshold=None, flagged=None)})
+        replace(
+            mode,
+            ood_scores={"msp": replace(mode.ood_scores["msp"], threshold=None, flagged=None)},
+        )
         for mode in test.predictions
     ]
     changed = replace(predicted, test=replace(test, predictions=plain), ood={})
