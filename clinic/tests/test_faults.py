@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from PIL import Image
@@ -11,7 +12,6 @@ from PIL import Image
 from clinic.tests.audit_entries import SECRET as AUDIT_SECRET
 from service.auth.keys import write_clients
 from service.settings import NESTED, PREFIX
-from service.telemetry import metrics
 from tests.server_process import ServerProcess, serving
 from tests.service.conftest import encoded
 from tests.service.key_clients import client as client_with
@@ -78,7 +78,7 @@ SECRET_IN = {
 def limit_bodies() -> None:
     """Sets the maximum size of bodies in the server and disables its cache of /metrics."""
     os.environ[f"{PREFIX}BODIES{NESTED}MAX_BYTES"] = str(MAX_BYTES)
-    metrics.CACHE_S = 0
+    patch("service.telemetry.metrics._CACHE_S", 0).start()
 
 
 @pytest.fixture(scope="module")

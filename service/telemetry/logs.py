@@ -15,7 +15,7 @@ from starlette.types import Scope
 from eulerlora_contract.printable import printable
 
 REQUEST_ID_HEADER = "X-Request-ID"
-WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that the current task or thread processes."""
 
@@ -28,7 +28,7 @@ current_trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 def request_id_of(scope: Scope) -> str:
     """The id that the client has sent if it is well-formed, otherwise a new one."""
     sent = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-    return sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
+    return sent if _WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
 
 
 def log_format(choice: LogChoice, stream: TextIO) -> _LogFormat:
@@ -46,8 +46,8 @@ def log_config(log_format: _LogFormat) -> dict[str, Any]:
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "filters": {"request": {"()": RequestFilter}},
-        "formatters": {"chosen": {"()": _json if log_format == "json" else TextFormatter}},
+        "filters": {"request": {"()": _RequestFilter}},
+        "formatters": {"chosen": {"()": _json if log_format == "json" else _TextFormatter}},
         "handlers": {
             "stderr": {
                 "class": "logging.StreamHandler",
@@ -66,7 +66,7 @@ def log_config(log_format: _LogFormat) -> dict[str, Any]:
     }
 
 
-class RequestFilter(logging.Filter):
+class _RequestFilter(logging.Filter):
     """Adds the request id and the trace id to every record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -77,7 +77,7 @@ class RequestFilter(logging.Filter):
         return True
 
 
-class TextFormatter(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """Formats a record as one line, followed by indented lines of a traceback.
 
     Escapes control characters, so that no record can imitate another one or control a terminal.

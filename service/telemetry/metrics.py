@@ -47,9 +47,8 @@ _INFORMATION_NATS = (
     .0001, .0003, .001, .003, .01, .02, .03, .05, .1, .2, .3, .5, 1, 2,
 )  # fmt: skip
 _PROBABILITIES = (.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, .99, .999, 1)  # fmt: skip
-PROBLEM_CODES = frozenset(problem.code for problem in SENT_BY_SERVICE)
-OPENMETRICS = "application/openmetrics-text"
-CACHE_S = 1.0
+_OPENMETRICS = "application/openmetrics-text"
+_CACHE_S = 1.0
 """Age up to which a scrape gets the text of an earlier one, which takes 13 ms to write."""
 
 _Labels = tuple[str, ...]
@@ -164,7 +163,7 @@ class _GaugeCollector(Collector):
 
 @dataclass(frozen=True)
 class Exposition:
-    """The text of all metrics, its content type, and the monotonic time when it was written."""
+    """The text of all metrics, its content type, and the time when it was written."""
 
     content: bytes
     content_type: str
@@ -176,9 +175,13 @@ class Metrics:
 
     Args:
         gauges: Called at every scrape.
+        now: A clock in seconds.
     """
 
-    def __init__(self, gauges: Callable[[], Gauges]) -> None:
+    def __init__(
+        self, gauges: Callable[[], Gauges], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._now = now
         self.registry = registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
@@ -193,18 +196,20 @@ class Metrics:
             name: Histogram(f"eulerlora_{name}", text, labels, registry=registry, buckets=buckets)
             for name, (text, labels, buckets) in _HISTOGRAMS.items()
         }
-        for reason in PROBLEM_CODES:
-            self._count("refusals", 0, reason=reason)  # so that the first problem is an increase
+        for problem in SENT_BY_SERVICE:
+            self._count(
+                "refusals", 0, reason=problem.code
+            )  # so that the first problem is an increase
 
     def exposition(self, accept: str) -> Exposition:
         """All metrics in the text format that an Accept header asks for.
 
-        It is that of Prometheus or OpenMetrics; the text is at most `CACHE_S` old.
+        It is that of Prometheus or OpenMetrics; the text is at most `_CACHE_S` old.
         """
         encoder, content_type = _encoder(accept)
         cached = self._expositions.get(content_type)
-        now_s = time.monotonic()
-        if cached is None or now_s - cached.written_s >= CACHE_S:
+        now_s = self._now()
+        if cached is None or now_s - cached.written_s >= _CACHE_S:
             self._start_rare_counters()
             cached = Exposition(encoder(self.registry), content_type, now_s)
             self._expositions[content_type] = cached
@@ -292,4 +297,4 @@ def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
         _, requested = choose_encoder(accept)
     except TypeError:  # prometheus_client fails on a malformed version in the Accept header
         requested = ""
-    return choose_encoder(OPENMETRICS if requested.startswith(OPENMETRICS) else "")
+    return choose_encoder(_OPENMETRICS if requested.startswith(_OPENMETRICS) else "")

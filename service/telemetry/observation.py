@@ -79,7 +79,7 @@ class ObservationMiddleware:
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID_HEADER] = request_id
                 if observation.predictions:
-                    headers["Server-Timing"] = server_timing(observation.predictions)
+                    headers["Server-Timing"] = _server_timing(observation.predictions)
             await send(message)
 
         try:
@@ -108,7 +108,7 @@ class ObservationMiddleware:
         return next((template for regex, template in self._templates if regex.match(path)), OTHER)
 
 
-def server_timing(predictions: Sequence[CompletedPrediction]) -> str:
+def _server_timing(predictions: Sequence[CompletedPrediction]) -> str:
     """A Server-Timing header; of several predictions, the maximum of every stage."""
     longest = {
         name: max(completed.stages_s[name] for completed in predictions)

@@ -1,6 +1,9 @@
 """Standard error that cannot stop the process: its reader may be slow, gone, or a full disk.
 
 Importing this module is fast.
+
+`LineWriter` is a text stream on a file descriptor. Its methods neither wait nor fail, whatever the
+reader does. Lines arrive whole and in order, or are dropped and counted.
 """
 
 import atexit
@@ -12,13 +15,15 @@ import threading
 from collections import deque
 from typing import NoReturn, TextIO
 
+__all__ = ["LineWriter", "dropped_lines", "exit_now", "protect_stderr"]
+
 _MAX_PENDING_BYTES = 1024 * 1024
 _EXIT_WAIT_S = 1.0
 """For a reader to take the last lines."""
 
 
 class LineWriter(io.TextIOBase):
-    """A text stream on a file descriptor whose methods neither wait nor fail.
+    """A text stream on a file descriptor.
 
     A thread writes its lines. Those for which there is no room while the reader is slow, and those
     that cannot be written, are dropped and counted in `dropped`. Thread-safe, and safe in signal

@@ -22,28 +22,31 @@ from service.telemetry.logs import current_trace_id
 from service.telemetry.records import OTHER, CompletedPrediction, RequestObservation
 
 _NAME = "eulerlora"
-LAST_EXPORT_S = 2.0
+_LAST_EXPORT_S = 2.0
 """For the last spans; less than `STOP_MARGIN_S`, which the end of the process has in all."""
 
 
 @contextmanager
-def exported_traces() -> Iterator[TracerProvider]:
+def exported_traces(last_export_s: float = _LAST_EXPORT_S) -> Iterator[TracerProvider]:
     """Yields a provider that exports spans to the collector; exports the last ones on exit.
 
     The exporter repeats its attempts for as long as OTEL_EXPORTER_OTLP_TIMEOUT for each batch;
     without a collector, the end of the process would wait for them.
+
+    Args:
+        last_export_s: After which the exit no longer waits for the last spans.
     """
-    provider = TracerProvider(resource=resource(), shutdown_on_exit=False)
+    provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     try:
         yield provider
     finally:
         last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
         last.start()
-        last.join(LAST_EXPORT_S)
+        last.join(last_export_s)
 
 
-def resource() -> Resource:
+def _resource() -> Resource:
     """The resource of the spans; the service name comes from OTEL_* or is eulerlora."""
     configured = Resource.create({SERVICE_VERSION: __version__})
     has_name = not str(configured.attributes[SERVICE_NAME]).startswith("unknown_service")

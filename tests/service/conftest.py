@@ -21,7 +21,6 @@ from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckedModel
 from service.settings import ServiceSettings
-from service.telemetry import metrics
 from tests.service.key_clients import client as client_with
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
@@ -36,7 +35,7 @@ PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}
 def current_metrics() -> Iterator[None]:
     """Disables the cache of /metrics, so that a scrape has the requests before it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "CACHE_S", 0)
+        patch.setattr("service.telemetry.metrics._CACHE_S", 0)
         yield
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
@@ -85,6 +86,11 @@ def add_routes(app: FastAPI) -> None:
         request.state.key_name = "clinic"
         request.state.observation.predictions.append(completed())
         return BODY
+
+    @app.post("/predict/batch")
+    async def predict_batch(request: Request) -> None:
+        longer = replace(completed(), decode_s=0.0125, model_s=0.1)
+        request.state.observation.predictions += [completed(), longer]
 
     @app.get("/livez")
     async def livez() -> None: ...

@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry
 
 from eulerlora_clinic.service.metrics import ClinicMetrics
 from eulerlora_contract.answers import Disposition, ModelShift, RecordedDecision, ShiftSignal
+from eulerlora_contract.problems import SENT_BY_SERVICE
 from eulerlora_contract.queries import DecisionRequest
-from service.telemetry.metrics import PROBLEM_CODES, Metrics
+from service.telemetry.metrics import Metrics
 from tests.service.observed import GAUGES, count_everything
 
 ROOT = Path(__file__).parents[3]
@@ -88,11 +89,12 @@ def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
     alerts = [rule for group in rules["groups"] for rule in group["rules"]]
     assert {"alert", "expr", "labels", "annotations"} <= set.intersection(*map(set, alerts))
     assert len({rule["alert"] for rule in alerts}) == len(alerts)
+    codes = {problem.code for problem in SENT_BY_SERVICE}
     for rule in alerts:
         used = set(re.findall(r"\b(?:eulerlora|process)_\w+|\bup\b", rule["expr"]))
         assert used and used <= names | {"up"}, rule["alert"]  # Prometheus adds up
         for reasons in re.findall(r'reason=~?"([^"]+)"', rule["expr"]):
-            assert set(reasons.split("|")) <= PROBLEM_CODES, rule["alert"]
+            assert set(reasons.split("|")) <= codes, rule["alert"]
 
 
 def table(metrics: Metrics) -> list[str]:

@@ -44,10 +44,7 @@ def test_requests_are_refused_as_those_of_predict(
     refused(client.post(f"/embed{query}", content=body, headers=PNG), status, code)
 
 
-def test_features_need_a_key_and_are_counted_by_their_times_not_as_predictions(
-    client, png, monkeypatch
-) -> None:
-    monkeypatch.setattr("service.telemetry.metrics.CACHE_S", 0)
+def test_features_need_a_key_and_are_counted_by_their_times_not_as_predictions(client, png) -> None:
     assert needs_key("/embed")
 
     def counts() -> list[float]:

@@ -4,24 +4,18 @@ import asyncio
 import io
 import json
 import logging
-import logging.config
 import re
-from collections.abc import Callable, Iterator
 
 import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from service.telemetry.logs import (
-    TextFormatter,
-    current_request_id,
-    log_config,
-    log_format,
-)
+from eulerlora_contract.answers import item_id
+from service.telemetry.logs import log_config, log_format
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware
 from tests.service.observed import GAUGES
@@ -33,14 +27,17 @@ async def return_id(request: Request) -> PlainTextResponse:
     return PlainTextResponse(request.state.request_id, headers={"X-Request-ID": "overwritten"})
 
 
-async def return_context(request: Request) -> JSONResponse:
-    return JSONResponse([current_request_id.get(), await asyncio.to_thread(current_request_id.get)])
+async def log_twice(_: Request) -> PlainTextResponse:
+    logger = logging.getLogger("service")
+    logger.info("in the task")
+    await asyncio.to_thread(logger.info, "in a thread")
+    return PlainTextResponse("")
 
 
 @pytest.fixture(scope="module")
 def echo() -> TestClient:
     """A client of an app that returns the id."""
-    app = Starlette(routes=[Route("/", return_id), Route("/context", return_context)])
+    app = Starlette(routes=[Route("/", return_id), Route("/log", log_twice)])
     app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
     return TestClient(app)
 
@@ -55,7 +52,7 @@ def test_a_well_formed_id_is_returned(echo, sent) -> None:
 @pytest.mark.parametrize(
     "sent",
     ["", "a" * 129, "two words", "tab\there", "<script>", "a/b", "a\u00e9".encode(), b"\xff", "a,b",
-     "{}", "'"],
+     "{}", "'", item_id("an-id", 3)],
 )  # fmt: skip
 def test_a_malformed_id_is_replaced(echo, sent) -> None:
     response = echo.get("/", headers={"X-Request-ID": sent})
@@ -69,10 +66,17 @@ def test_requests_without_an_id_get_different_ones(echo) -> None:
     assert all(NEW.fullmatch(request_id) for request_id in ids)
 
 
-def test_the_id_is_in_the_context_of_threads_too(echo) -> None:
-    sent = {"X-Request-ID": "my.request-id_7"}
-    assert echo.get("/context", headers=sent).json() == ["my.request-id_7", "my.request-id_7"]
-    assert current_request_id.get() is None
+def test_records_have_the_id_of_their_request_in_threads_too(echo, log) -> None:
+    log("text")
+    logging.getLogger("service").info("before")
+    echo.get("/log", headers={"X-Request-ID": "my.request-id_7"})
+    logging.getLogger("service").info("after")
+    before, task, thread, request, after = log()
+    assert before.endswith("INFO service - before")
+    assert task.endswith("INFO service my.request-id_7 in the task")
+    assert thread.endswith("INFO service my.request-id_7 in a thread")
+    assert " my.request-id_7 GET /log 200 " in request
+    assert after.endswith("INFO service - after")
 
 
 FORGED = "first\n2026-01-01 00:00:00,000 INFO service.telemetry.observation forged\x1b[2J\u2028"
@@ -83,32 +87,20 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def stderr(capsys) -> Iterator[Callable[[], str]]:
-    """() -> the output on stderr. Restores the loggers."""
-    names = [None, "eulerlora", "service", "uvicorn", "uvicorn.error", "uvicorn.access"]
-    loggers = [logging.getLogger(name) for name in names]
-    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    yield lambda: capsys.readouterr().err
-    for logger, handlers, level, propagate in before:
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
-
-
-def log_exception(log: logging.Logger) -> None:
+def log_exception(logger: logging.Logger) -> None:
     try:
         raise ValueError(FORGED)
     except ValueError:
-        log.exception("it failed: %s", FORGED)
+        logger.exception("it failed: %s", FORGED)
 
 
-def test_every_logger_writes_json_lines_to_stderr(stderr) -> None:
-    logging.config.dictConfig(log_config("json"))
+def test_every_logger_writes_json_lines_to_stderr(log) -> None:
+    log("json")
     logging.getLogger("service.http.responses").info("ours")
     logging.getLogger("uvicorn.error").info("uvicorn's", extra={"color_message": "coloured"})
     logging.getLogger("some.library").warning("a library's")
     logging.getLogger("some.library").info("too much")
-    lines = [json.loads(line) for line in stderr().splitlines()]
+    lines = [json.loads(line) for line in log()]
     assert [(line["logger"], line["message"]) for line in lines] == [
         ("service.http.responses", "ours"),
         ("uvicorn.error", "uvicorn's"),
@@ -117,47 +109,37 @@ def test_every_logger_writes_json_lines_to_stderr(stderr) -> None:
     assert all(set(line) == {"time", "level", "logger", "message"} for line in lines)
 
 
-def test_uvicorns_access_log_is_off(stderr) -> None:
+def test_uvicorns_access_log_is_off(log) -> None:
     uvicorn.Config(lambda: None, log_config=log_config("json"))
     assert not logging.getLogger("uvicorn.access").hasHandlers()
     assert logging.getLogger("uvicorn.error").hasHandlers()
 
 
-def test_a_json_record_is_one_line_with_the_traceback_as_a_field(stderr) -> None:
-    logging.config.dictConfig(log_config("json"))
+def test_a_json_record_is_one_line_with_the_traceback_as_a_field(log) -> None:
+    log("json")
     log_exception(logging.getLogger("service"))
-    (line,) = stderr().splitlines()
+    (line,) = log()
     record = json.loads(line)
     assert record["message"] == f"it failed: {FORGED}"
     assert record["traceback"].startswith("Traceback")
     assert "exc_info" not in record
 
 
-def test_text_records_cannot_be_forged(stderr) -> None:
-    logging.config.dictConfig(log_config("text"))
+def test_text_records_cannot_be_forged(log) -> None:
+    log("text")
     log_exception(logging.getLogger("service"))
-    first, *rest = stderr().removesuffix("\n").split("\n")
+    first, *rest = log()
     assert "it failed: first\\n2026-01-01 00:00:00,000" in first
     assert len(rest) > 3
     assert all(line.startswith("    | ") for line in rest)
     assert all(line.isprintable() for line in (first, *rest))
 
 
-def test_records_have_the_request_id(stderr) -> None:
-    logging.config.dictConfig(log_config("text"))
-    logger = logging.getLogger("service")
-    logger.info("before")
-    token = current_request_id.set("an-id")
-    logger.info("within")
-    current_request_id.reset(token)
-    before, within = stderr().splitlines()
-    assert before.endswith("INFO service - before")
-    assert within.endswith("INFO service an-id within")
-
-
-def test_text_shows_the_duration_of_a_request() -> None:
-    record = logging.makeLogRecord({"msg": "GET / 200", "duration_s": 0.0123})
-    assert TextFormatter().format(record).endswith("GET / 200 12.3 ms")
+def test_text_shows_the_duration_of_a_request(log) -> None:
+    log("text")
+    logging.getLogger("service").info("GET / 200", extra={"duration_s": 0.0123})
+    (line,) = log()
+    assert line.endswith("GET / 200 12.3 ms")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """Values, names and labels of all metrics."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from service.telemetry import metrics as metrics_module
-from service.telemetry.metrics import CACHE_S, PROBLEM_CODES, Metrics
+from eulerlora_contract.problems import SENT_BY_SERVICE
+from service.telemetry.metrics import Metrics
 from service.telemetry.records import RequestObservation
+from tests.service.fake_engine import FakeClock
 from tests.service.observed import (
     AUTO_BODY,
     BODY,
@@ -26,8 +26,13 @@ def gauges() -> Mock:
 
 
 @pytest.fixture
-def metrics(gauges) -> Metrics:
-    return Metrics(gauges)
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def metrics(gauges, clock) -> Metrics:
+    return Metrics(gauges, clock)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -41,7 +46,8 @@ def test_a_request_is_counted_with_duration_and_bytes(metrics) -> None:
     assert value(metrics, "request_duration_seconds_count", **by_route) == 1
     assert value(metrics, "request_duration_seconds_sum", **by_route) == 0.3
     assert value(metrics, "request_body_bytes_sum", route="/predict") == 5000
-    assert {value(metrics, "refusals_total", reason=reason) for reason in PROBLEM_CODES} == {0}
+    codes = {problem.code for problem in SENT_BY_SERVICE}
+    assert {value(metrics, "refusals_total", reason=code) for code in codes} == {0}
 
 
 def test_problems_are_counted_by_code_from_zero(metrics) -> None:
@@ -63,7 +69,7 @@ def test_rare_events_of_a_model_are_counted_from_zero(metrics, gauges) -> None:
     metrics.exposition("")
     assert [value(metrics, name, model="tiny", **labels) for name, labels in series] == [None] * 2
     gauges.return_value = GAUGES
-    metrics.exposition(metrics_module.OPENMETRICS)
+    metrics.exposition("application/openmetrics-text")
     metrics.count_shadow("tiny", "failed")
     assert [value(metrics, name, model="tiny", **labels) for name, labels in series] == [1, 0]
 
@@ -130,26 +136,19 @@ def test_gauges_have_the_current_values(metrics, gauges) -> None:
     assert value(metrics, "model_info", **labels, revision="sha256:1") is None
 
 
-@pytest.fixture
-def clock(monkeypatch) -> SimpleNamespace:
-    """The clock of the cache; a test sets `now` (seconds)."""
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(metrics_module, "CACHE_S", CACHE_S)
-    monkeypatch.setattr(metrics_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
-
-
-def test_scrapes_within_a_second_share_one_text(metrics, gauges, clock) -> None:
+def test_scrapes_within_a_second_share_one_text(metrics, gauges, clock, monkeypatch) -> None:
+    monkeypatch.setattr("service.telemetry.metrics._CACHE_S", 1)  # other tests have no cache
     first = metrics.exposition("").content
     assert b"eulerlora_queue_rows 0.0" in first
     gauges.return_value = replace(GAUGES, queue_rows=24)
-    clock.now += CACHE_S / 2
+    clock.now_s += 0.5
     assert metrics.exposition("").content is first
-    clock.now += CACHE_S / 2
+    clock.now_s += 0.5
     assert b"eulerlora_queue_rows 24.0" in metrics.exposition("").content
 
 
-def test_requests_for_many_versions_share_one_text_for_each_format(metrics, clock) -> None:
+def test_requests_for_many_versions_share_one_text_for_each_format(metrics, monkeypatch) -> None:
+    monkeypatch.setattr("service.telemetry.metrics._CACHE_S", 1)
     openmetrics = {
         id(metrics.exposition(f"application/openmetrics-text; version={number}.0.0").content)
         for number in range(1, 100)

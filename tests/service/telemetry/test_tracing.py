@@ -1,6 +1,5 @@
 """Spans of requests: attributes, parents, and export to a collector."""
 
-import logging
 import socket
 
 import pytest
@@ -16,10 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from service.telemetry import tracing
-from service.telemetry.logs import RequestFilter
 from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import TracingMiddleware, exported_traces, resource
+from service.telemetry.tracing import TracingMiddleware, exported_traces
 from tests.service.observed import GAUGES, SECRET, observed_app
 from tests.service.real_server import run_server
 
@@ -59,8 +56,7 @@ def test_a_collector_that_does_not_answer_does_not_delay_the_end(
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", str(1000 * HOUR_S))
-        monkeypatch.setattr(tracing, "LAST_EXPORT_S", 0.1)
-        with exported_traces() as provider:
+        with exported_traces(last_export_s=0.1) as provider:
             TestClient(traced_app(provider)).get("/readyz")
 
 
@@ -125,13 +121,9 @@ def test_unknown_paths_and_methods_are_not_recorded(client, exporter) -> None:
     assert SECRET not in span.to_json().lower()
 
 
-def test_log_records_carry_the_trace(client, caplog) -> None:
-    caplog.handler.addFilter(RequestFilter())
-    caplog.set_level(logging.INFO, "service")
+def test_log_records_carry_the_trace(client, records) -> None:
     client.get("/defect", headers={"traceparent": TRACEPARENT})
-    caplog.handler.filters.clear()
-    records = [record for record in caplog.records if record.name.startswith("service.")]
-    assert [record.trace_id for record in records] == [TRACE, TRACE]
+    assert [record["trace_id"] for record in records()] == [TRACE, TRACE]
 
 
 def test_spans_reach_the_collector_before_the_provider_closes(monkeypatch) -> None:
@@ -161,4 +153,5 @@ def test_spans_reach_the_collector_before_the_provider_closes(monkeypatch) -> No
 )
 def test_the_environment_sets_the_service_name(monkeypatch, variable, setting) -> None:
     monkeypatch.setenv(variable, setting)
-    assert resource().attributes["service.name"] == "lesions"
+    with exported_traces() as provider:
+        assert provider.resource.attributes["service.name"] == "lesions"
