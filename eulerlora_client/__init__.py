@@ -13,6 +13,7 @@ from eulerlora_contract import __version__
 if TYPE_CHECKING:
     from eulerlora_client.client import *
     from eulerlora_client.images import *
+    from eulerlora_client.retries import *
     from eulerlora_contract.answers import *
     from eulerlora_contract.checkpoints import *
     from eulerlora_contract.errors import *
@@ -112,6 +113,7 @@ __all__ = [
 _MODULES = (
     "eulerlora_client.client",
     "eulerlora_client.images",
+    "eulerlora_client.retries",
     "eulerlora_contract.errors",
     "eulerlora_contract.answers",
     "eulerlora_contract.checkpoints",

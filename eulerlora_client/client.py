@@ -8,7 +8,6 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import time
 from collections import deque
 from collections.abc import (
@@ -25,23 +24,16 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from threading import Thread
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import httpx
 from pydantic import ValidationError
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    wait_random,
-    wait_random_exponential,
-)
 
 from eulerlora_client.images import ImageFile, image_bytes
+from eulerlora_client.proxies import environment_proxy
+from eulerlora_client.retries import RetryPolicy, retrying
 from eulerlora_contract.answers import (
     Disposition,
     Embedding,
@@ -65,7 +57,6 @@ from eulerlora_contract.problems import (
     ConnectionLost,
     InvalidUpload,
     Problem,
-    QuotaExceeded,
     TimedOut,
     UnexpectedAnswer,
     Unreachable,
@@ -73,7 +64,7 @@ from eulerlora_contract.problems import (
 )
 from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES, Decided
 from eulerlora_contract.sampling import Auto, Mode, Views
-from eulerlora_contract.settings import NotNegative, Positive, Settings, first_error
+from eulerlora_contract.settings import Positive, Settings, first_error
 
 _AnyBody = TypeVar("_AnyBody", bound=WireModel)
 _Part = tuple[str, bytes, str]
@@ -173,19 +164,6 @@ class Timeouts(Settings):
     write_s: Positive = 60
 
 
-class RetryPolicy(Settings):
-    """Seconds since the first attempt within which a request is retried; 0 disables retries.
-
-    Attributes:
-        service_s: After a refused or lost connection, and after status 503 and 504.
-        quota_s: After status 429. Retry-After is respected; a wait that would exceed the limit is
-            not started.
-    """
-
-    service_s: NotNegative = 30
-    quota_s: NotNegative = 120
-
-
 _DEFAULT_CONCURRENCY = 8
 
 
@@ -221,7 +199,7 @@ class AsyncTriageClient:
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
     ) -> None:
-        self._http = httpx.AsyncClient(**connection_options(url, key, timeouts))
+        self._http = httpx.AsyncClient(**_connection_options(url, key, timeouts))
         self.proxy = environment_proxy(url)
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._retry = retry
@@ -407,7 +385,7 @@ class AsyncTriageClient:
         async def attempt() -> _AnyBody:
             with _transport_problems(self._http.base_url, self.proxy):
                 response = await self._http.request(method, path, **content)
-            return parsed_body(response, body)
+            return _parsed_body(response, body)
 
         return await retrying(self._retry)(attempt)
 
@@ -597,7 +575,7 @@ def _caught(
     return call
 
 
-PREFETCH_FACTOR = 2
+_PREFETCH_FACTOR = 2
 """Submitted items per concurrent call, so that one slow call does not idle the others."""
 
 _AnyFuture = TypeVar("_AnyFuture", "asyncio.Task[Any]", "Future[Any]")
@@ -647,7 +625,7 @@ def _in_order(
     """Starts items lazily and yields their futures in order; `pending` holds those not yet used."""
     for item in items:
         pending.append(start(item))
-        while pending and (len(pending) >= PREFETCH_FACTOR * concurrency or pending[0].done()):
+        while pending and (len(pending) >= _PREFETCH_FACTOR * concurrency or pending[0].done()):
             yield pending[0]
             pending.popleft()
     while pending:
@@ -677,7 +655,7 @@ _EXAMPLE = "a URL such as http://127.0.0.1:8000"
 _CLOSED = "the client is closed, or was made before this process was forked"
 
 
-def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
+def _connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
     """Options of httpx's clients.
 
     Raises SettingsError for an invalid URL or key, or a proxy that cannot be used.
@@ -701,41 +679,6 @@ def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[st
     }
 
 
-def environment_proxy(url: str) -> httpx.Proxy | None:
-    """The proxy that the environment names for a URL, without credentials; None for this machine.
-
-    Raises SettingsError for a proxy that is no URL.
-    """
-    parts, proxies = urlsplit(url), getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or is_this_machine(parts.hostname or "") or proxy_bypass(parts.netloc):
-        return None
-    try:
-        return httpx.Proxy(proxy if "://" in proxy else f"http://{proxy}")
-    except (ValueError, httpx.InvalidURL) as error:
-        variable = f"{parts.scheme.upper()}_PROXY or ALL_PROXY"
-        raise SettingsError(f"{variable}: expected a URL such as http://proxy:3128") from error
-
-
-def is_this_machine(host: str) -> bool:
-    """True for a name or an address that every system resolves to the machine itself.
-
-    Addresses may have any form that the resolver accepts, such as 127.1 and 0x7f000001.
-    """
-    name = host.lower().removesuffix(".")
-    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761, 6.3
-        return True
-    try:
-        address: IPv4Address | IPv6Address = ip_address(name)
-    except ValueError:
-        try:
-            address = IPv4Address(socket.inet_aton(name))
-        except OSError:
-            return False
-    address = getattr(address, "ipv4_mapped", None) or address
-    return address.is_loopback or address.is_unspecified
-
-
 def _checked_url(url: str) -> str:
     if "@" in url:  # which is not printed: it may have a password
         raise SettingsError("url: expected a URL without user and password; a key is given apart")
@@ -751,10 +694,10 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def parsed_body(response: httpx.Response, body: type[_AnyBody]) -> _AnyBody:
+def _parsed_body(response: httpx.Response, body: type[_AnyBody]) -> _AnyBody:
     """The body of a response. Raises the reported Problem, or UnexpectedAnswer."""
     if response.status_code != httpx.codes.OK:
-        raise reported_problem(response)
+        raise _reported_problem(response)
     try:
         # unknown keys of later services are ignored, also in models that checkpoints share
         return body.model_validate_json(response.content, extra="ignore")
@@ -766,7 +709,7 @@ def parsed_body(response: httpx.Response, body: type[_AnyBody]) -> _AnyBody:
         ) from error
 
 
-def reported_problem(response: httpx.Response) -> Problem:
+def _reported_problem(response: httpx.Response) -> Problem:
     """The problem that a response reports; a response without a document has one too."""
     try:
         document = json.loads(response.content)
@@ -831,41 +774,3 @@ def _retry_after_s(value: str | None) -> float | None:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except ValueError:
         return None
-
-
-_RETRYABLE_STATUSES = (429, 503, 504)
-_BACKOFF = wait_random_exponential(multiplier=0.25, max=5)
-_JITTER = wait_random(0, 0.5)  # clients that got the same Retry-After spread their attempts
-
-
-def retrying(policy: RetryPolicy) -> AsyncRetrying:
-    """Retries a coroutine function; waits end when their task ends."""
-
-    def is_retryable(error: BaseException) -> bool:
-        return isinstance(error, (Unreachable, ConnectionLost)) or (
-            isinstance(error, Problem) and error.status in _RETRYABLE_STATUSES
-        )
-
-    def exceeds(state: RetryCallState) -> bool:
-        is_quota = isinstance(_problem(state), QuotaExceeded)
-        limit_s = policy.quota_s if is_quota else policy.service_s
-        return (state.seconds_since_start or 0) + state.upcoming_sleep > limit_s
-
-    return AsyncRetrying(
-        retry=retry_if_exception(is_retryable), wait=_wait_s, stop=exceeds, reraise=True
-    )
-
-
-def _wait_s(state: RetryCallState) -> float:
-    """Seconds to the next attempt: Retry-After, or an exponential backoff."""
-    problem = _problem(state)
-    if problem.retry_after_s is None:
-        return _BACKOFF(state)
-    return problem.retry_after_s + _JITTER(state)
-
-
-def _problem(state: RetryCallState) -> Problem:
-    assert state.outcome is not None
-    problem = state.outcome.exception()
-    assert isinstance(problem, Problem)
-    return problem

@@ -259,5 +259,5 @@ def _imported(point: EntryPoint) -> Any:
     except Exception as error:  # whatever the module of another distribution raises
         reason = f"{type(error).__name__}: {error}"
         raise SettingsError(
-            f"{_origin(point)}: expected what can be imported, got {reason}"
+            f"{_origin(point)}: expected a module that can be imported, got {reason}"
         ) from error

@@ -72,13 +72,13 @@ from eulerlora_contract.output_files import (
 from eulerlora_contract.sampling import SAMPLERS, Precision
 from eulerlora_contract.settings import Probability, Settings, Sha256, first_error, validated
 
-IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
+_IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
 DRAWS = (
     Draw(),
     *(Draw(mode="stoch", samples=4, seed=20260101, sampler=sampler) for sampler in SAMPLERS),
 )
 """The draws of a known answer; with views, those of mode stoch have the checkpoint's."""
-TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
+_TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
 """Largest accepted difference of a probability from the stored one, by the model's precision."""
 
 _IMAGE_SEED = 0
@@ -124,9 +124,9 @@ class KnownAnswer:
 
         Args:
             outputs: Log-probabilities (trajectories, classes), as of `predict_known_answer`.
-            precision: That the outputs were computed in; it sets the tolerance (`TOLERANCES`).
+            precision: That the outputs were computed in; it sets the tolerance (`_TOLERANCES`).
         """
-        tolerance = TOLERANCES[precision]
+        tolerance = _TOLERANCES[precision]
         for expected, output in zip(self.expected, outputs, strict=True):
             place = f"the known answer is wrong: mode {expected.draw.mode}"
             actual = output.exp().mean(dim=0)
@@ -162,7 +162,7 @@ def predict_known_answer(
     return [output.flat_log_probabilities[0] for output in outputs]
 
 
-def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConfig) -> None:
+def _write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConfig) -> None:
     """Writes the synthetic image and the model's probabilities to a checkpoint's folder.
 
     The network must be loaded from the checkpoint's files, in float32 on the CPU.
@@ -170,7 +170,7 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
     content = BytesIO()
     Image.fromarray(_synthetic_image().permute(1, 2, 0).numpy()).save(content, "PNG")
     image = content.getvalue()
-    pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
+    pixels = _network_input(folder / _IMAGE_FILE, image, config.preprocessing)
     draws = _known_draws(config)
     outputs = predict_known_answer(network, pixels, draws, config.temperatures)
     stored = _KnownAnswerFile(
@@ -180,7 +180,7 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
             for draw, output in zip(draws, outputs, strict=True)
         ),
     )
-    with atomic_write(folder / IMAGE_FILE) as partial:
+    with atomic_write(folder / _IMAGE_FILE) as partial:
         partial.write_bytes(image)
     write_text(folder / EXPECTED_FILE, stored.model_dump_json(indent=2) + "\n")
 
@@ -191,7 +191,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     Raises CheckpointError, with file and reason, if a file is missing or damaged, or if the image,
     the probabilities and the config do not match.
     """
-    image_path, expected_path = folder / IMAGE_FILE, folder / EXPECTED_FILE
+    image_path, expected_path = folder / _IMAGE_FILE, folder / EXPECTED_FILE
     try:
         stored = _KnownAnswerFile.model_validate_json(_read(expected_path))
     except ValidationError as error:
@@ -279,10 +279,10 @@ def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> 
 FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safetensors"
 CALIBRATION_IMAGES = "calibration"
 """The digests of images that thresholds, temperatures or sets were fitted to, in the latter."""
-CONFIG_FILE, ADAPTERS_FILE = "config.json", "adapters.safetensors"
+CONFIG_FILE, _ADAPTERS_FILE = "config.json", "adapters.safetensors"
 CARD_CHARTS = "reliability-*.png"
 """The chart of the model card, whose name has a digest, so that `README.md` names the right one."""
-_COPIED = (ADAPTERS_FILE, BACKBONE_FILE, CARD_CHARTS, "LICENSE*")
+_COPIED = (_ADAPTERS_FILE, BACKBONE_FILE, CARD_CHARTS, "LICENSE*")
 DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
 """The folder of the checkpoint that ships with the package."""
 
@@ -318,7 +318,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         network = build_network(
             backbone, settings, len(config.classes), config.preprocessing, config.method
         )
-    path = folder / ADAPTERS_FILE
+    path = folder / _ADAPTERS_FILE
     tensors = read_tensors(path, dict(network.adapter_parameters()))
     check_digest(path, tensors, config.adapters.sha256)
     network.load_state_dict(tensors, strict=False, assign=True)
@@ -358,7 +358,7 @@ def save_checkpoint(
     Raises CheckpointError if `folder` is not empty, and StorageError.
     """
     with new_folder(folder, last=CONFIG_FILE) as partial:
-        write_tensors(partial / ADAPTERS_FILE, dict(network.adapter_parameters()), dtype, {})
+        write_tensors(partial / _ADAPTERS_FILE, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
             chosen_by_recipe = {"colour_constancy": "none", "canvas": None}
             save_backbone(
@@ -413,7 +413,7 @@ def copy_checkpoint(
         with atomic_write(folder / path.name) as copied:
             shutil.copyfile(path, copied)
     if adapters is not None:
-        write_tensors(folder / ADAPTERS_FILE, adapters, torch.float32, {})
+        write_tensors(folder / _ADAPTERS_FILE, adapters, torch.float32, {})
     return _complete_checkpoint(folder, config, card, training_images, statistics)
 
 
@@ -426,17 +426,17 @@ def _complete_checkpoint(
 ) -> CheckpointConfig:
     """Adds all other files to the weights; the known answer is computed from the written files."""
     if training_images:
-        digest = write_training_images(folder, training_images)
+        digest = _write_training_images(folder, training_images)
         config = config.model_copy(update={"training_images_sha256": digest})
     if statistics is not None:
         write_tensors(folder / FEATURES_FILE, statistics.tensors, torch.float32, {})
-    write_card(folder, card)
-    write_config(folder, config)
-    write_known_answer(folder, load_checkpoint(folder).network, config)
+    _write_card(folder, card)
+    _write_config(folder, config)
+    _write_known_answer(folder, load_checkpoint(folder).network, config)
     return config
 
 
-def write_training_images(folder: Path, digests: Mapping[str, Tensor]) -> str:
+def _write_training_images(folder: Path, digests: Mapping[str, Tensor]) -> str:
     """Writes what `read_training_images` reads; returns the digest of the file for the config."""
     path = folder / TRAINING_IMAGES_FILE
     with atomic_write(path) as file:
@@ -512,7 +512,7 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
     return digests
 
 
-def write_config(folder: Path, config: CheckpointConfig) -> None:
+def _write_config(folder: Path, config: CheckpointConfig) -> None:
     write_text(folder / CONFIG_FILE, _text(config))
 
 
@@ -522,7 +522,7 @@ def stored_card(folder: Path) -> str:
     return _read(folder / CARD_FILE).decode("utf-8", errors="replace")
 
 
-def write_card(folder: Path, card: str) -> None:
+def _write_card(folder: Path, card: str) -> None:
     """Replaces the folder's model card, `README.md`, in one step."""
     write_text(folder / CARD_FILE, card)
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from eulerlora import EulerLoRA, commands
 from eulerlora.answer import summary_line
-from eulerlora.checkpoint.files import read_config, write_config
+from eulerlora.checkpoint.files import read_config
 from eulerlora.commands import (
     THREADS,
     WAIT_POLICY,
@@ -22,6 +22,7 @@ from eulerlora.commands import (
     write_answers,
 )
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
+from tests.checkpoint_files import write_config
 from tests.conftest import DET
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.program import run

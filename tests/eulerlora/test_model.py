@@ -10,13 +10,14 @@ from PIL import Image
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from eulerlora.checkpoint.files import load_checkpoint, write_config
+from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.images.decode import upright_rgb
 from eulerlora.images.preprocess import content_seed
 from eulerlora.model import EulerLoRA, Predictions, choose_device
 from eulerlora.scores.uncertainty import summarise
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import ImageError, NonFiniteError, SettingsError
+from tests.checkpoint_files import write_config
 from tests.conftest import DET, STOCH
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 

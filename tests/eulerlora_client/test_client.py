@@ -32,7 +32,8 @@ from eulerlora_client import (
     Unreachable,
     UnusableImage,
 )
-from eulerlora_client.client import PREFETCH_FACTOR, environment_proxy, is_this_machine, map_ordered
+from eulerlora_client.client import map_ordered
+from eulerlora_client.proxies import environment_proxy
 from tests.eulerlora_client.conftest import (
     PREDICTION,
     ReceivedRequest,
@@ -45,6 +46,7 @@ from tests.eulerlora_client.runs import result_of, triage_reply
 
 Call = Callable[..., Any]
 MANY = ("predict_many", "triage_many")
+CONCURRENCY = 2  # so that twice as many images are taken at most
 NO_RETRY = RetryPolicy(service_s=0, quota_s=0)
 PROBLEM_FIELDS = {"type": "urn:x", "request_id": "r9"}
 RETRY_FOR_AN_HOUR = RetryPolicy(service_s=3600, quota_s=3600)
@@ -320,11 +322,11 @@ def test_tasks_consume_items_lazily_and_end_with_the_caller() -> None:
             ended.append(item)
 
     async def first() -> int:
-        async with aclosing(map_ordered(call, counted(taken), 2)) as results:
+        async with aclosing(map_ordered(call, counted(taken), CONCURRENCY)) as results:
             return await anext(results)
 
     assert asyncio.run(first()) == 0
-    assert len(taken) <= PREFETCH_FACTOR * 2
+    assert len(taken) <= 2 * CONCURRENCY
     assert 1 in ended
 
 
@@ -339,9 +341,12 @@ def test_blocking_calls_consume_images_lazily_in_the_thread_of_the_caller(
             consumers.append(threading.current_thread())
             yield b"pixels"
 
-    with TriageClient(server.url) as client, closing(client.predict_many(images(), 2)) as results:
+    with (
+        TriageClient(server.url) as client,
+        closing(client.predict_many(images(), CONCURRENCY)) as results,
+    ):
         assert not isinstance(next(results), Problem)
-    assert len(consumers) <= PREFETCH_FACTOR * 2
+    assert len(consumers) <= 2 * CONCURRENCY
     assert set(consumers) == {threading.main_thread()}
 
 
@@ -465,12 +470,7 @@ LOCAL = [
     "localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.9.9.9", "127.1", "0x7f.1",
     "2130706433", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1",
 ]  # fmt: skip
-REMOTE = ["", "localhost.example", "clinic.example", "127.0.0.1.example", "10.0.0.1", "2001:db8::1"]
-
-
-@pytest.mark.parametrize("host", [*LOCAL, *REMOTE])
-def test_this_machine_is_recognised_by_every_name_that_needs_no_resolver(host: str) -> None:
-    assert is_this_machine(host) == (host in LOCAL)
+REMOTE = ["localhost.example", "clinic.example", "127.0.0.1.example", "10.0.0.1", "2001:db8::1"]
 
 
 @pytest.fixture
@@ -483,6 +483,14 @@ def proxy(monkeypatch: pytest.MonkeyPatch, server: ScriptedServer) -> str:
     for name in ("HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, address)
     return address
+
+
+@pytest.mark.parametrize("host", [*LOCAL, *REMOTE])
+def test_this_machine_is_recognised_by_every_name_that_needs_no_resolver(
+    proxy: str, host: str
+) -> None:
+    url = f"http://[{host}]:8000" if ":" in host else f"http://{host}:8000"
+    assert (environment_proxy(url) is None) == (host in LOCAL)
 
 
 def test_no_picture_for_this_machine_goes_to_a_proxy(

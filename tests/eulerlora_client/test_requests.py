@@ -1,20 +1,13 @@
 """Checks of URLs and keys, responses as bodies or problems, and waits between attempts."""
 
 import asyncio
+import json
 
-import httpx
 import pytest
 from pydantic import ValidationError
 
-from eulerlora_client.client import (
-    RetryPolicy,
-    Timeouts,
-    connection_options,
-    parsed_body,
-    reported_problem,
-    retrying,
-)
-from eulerlora_contract.answers import ModelDetails, Prediction
+from eulerlora_client import RetryPolicy, TriageClient
+from eulerlora_client.retries import retrying
 from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import (
@@ -33,6 +26,7 @@ from eulerlora_contract.problems import (
     Unreachable,
     UnsupportedMedia,
 )
+from tests.eulerlora_client.conftest import ScriptedServer
 from tests.eulerlora_client.runs import DETAILS
 
 
@@ -51,7 +45,7 @@ from tests.eulerlora_client.runs import DETAILS
 )
 def test_an_invalid_url_is_an_error(url: str) -> None:
     with pytest.raises(SettingsError, match="url: "):
-        connection_options(url, None, Timeouts())
+        TriageClient(url)
 
 
 @pytest.mark.parametrize(
@@ -65,17 +59,28 @@ def test_an_invalid_url_is_an_error(url: str) -> None:
 )
 def test_a_url_with_a_password_is_an_error_that_does_not_repeat_it(url: str) -> None:
     with pytest.raises(SettingsError, match="without user and password") as raised:
-        connection_options(url, None, Timeouts())
+        TriageClient(url)
     assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("key", ["", "two words", "schlüssel", "line\nbreak"])
 def test_an_invalid_key_is_an_error_that_does_not_repeat_it(key: str) -> None:
     with pytest.raises(SettingsError, match="key: ") as raised:
-        connection_options("http://127.0.0.1", key, Timeouts())
+        TriageClient("http://127.0.0.1", key)
     assert not key or key not in str(raised.value)
 
 
+def problem_of(server: ScriptedServer, status: int, body: bytes, **headers: str) -> Problem:
+    """The problem of a client whose request gets this response."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    server.reply((status, named, b"" if status in NO_BODY else body))
+    with TriageClient(server.url, retry=NO_RETRY) as client, pytest.raises(Problem) as raised:
+        client.predict(b"pixels")
+    return raised.value
+
+
+NO_RETRY = RetryPolicy(service_s=0, quota_s=0)
+NO_BODY = {204}
 BY_STATUS = [
     (400, BadRequest),
     (401, NotAuthenticated),
@@ -92,19 +97,22 @@ BY_STATUS = [
 
 
 @pytest.mark.parametrize(("status", "kind"), BY_STATUS)
-def test_an_unknown_code_gets_the_class_of_its_status(status: int, kind: type[Problem]) -> None:
+def test_an_unknown_code_gets_the_class_of_its_status(
+    server: ScriptedServer, status: int, kind: type[Problem]
+) -> None:
     document = {"code": "later_code", "detail": "D", "title": "T", "request_id": "r1"}
-    problem = reported_problem(httpx.Response(status, json=document))
+    problem = problem_of(server, status, json.dumps(document).encode())
     assert type(problem) is kind
-    assert (problem.code, problem.status, str(problem)) == ("later_code", status, "T: D")
+    if status not in NO_BODY:
+        assert (problem.code, problem.status, str(problem)) == ("later_code", status, "T: D")
 
 
 @pytest.mark.parametrize(("status", "kind"), BY_STATUS)
 @pytest.mark.parametrize("body", [b"", b"<html></html>", b"null", b'{"code": 3}', b"[" * 100_000])
 def test_a_response_without_a_document_gets_the_class_of_its_status(
-    status: int, kind: type[Problem], body: bytes
+    server: ScriptedServer, status: int, kind: type[Problem], body: bytes
 ) -> None:
-    problem = reported_problem(httpx.Response(status, content=body, headers={"X-Request-ID": "r1"}))
+    problem = problem_of(server, status, body, X_Request_ID="r1")
     assert type(problem) is kind
     assert (problem.code, problem.status, problem.request_id) == (kind.code, status, "r1")
     assert str(status) in problem.detail
@@ -114,16 +122,20 @@ def test_a_response_without_a_document_gets_the_class_of_its_status(
     ("value", "seconds"),
     [("7", 7), ("0", 0), ("Mon, 05 Jan 2026 00:00:00 GMT", 0), ("soon", None), ("-1", None)],
 )
-def test_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -> None:
-    problem = reported_problem(httpx.Response(503, headers={"Retry-After": value}))
-    assert problem.retry_after_s == seconds
+def test_retry_after_is_seconds_or_a_date(
+    server: ScriptedServer, value: str, seconds: float | None
+) -> None:
+    assert problem_of(server, 503, b"", Retry_After=value).retry_after_s == seconds
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"label": 3}', b"\xff", b"[" * 100_000])
-def test_a_200_without_a_prediction_is_an_unexpected_answer(body: bytes) -> None:
-    with pytest.raises(UnexpectedAnswer, match="expected a Prediction") as raised:
-        parsed_body(httpx.Response(200, content=body, headers={"X-Request-ID": "r3"}), Prediction)
-    assert (raised.value.status, raised.value.request_id) == (200, "r3")
+def test_a_200_without_a_prediction_is_an_unexpected_answer(
+    server: ScriptedServer, body: bytes
+) -> None:
+    problem = problem_of(server, 200, body, X_Request_ID="r3")
+    assert type(problem) is UnexpectedAnswer
+    assert "expected a Prediction" in str(problem)
+    assert (problem.status, problem.request_id) == (200, "r3")
 
 
 def waits_s(*problems: Problem, retry: RetryPolicy) -> list[float]:
@@ -172,10 +184,14 @@ def test_a_lost_connection_is_retried_and_a_timeout_is_not() -> None:
         waits_s(TimedOut(""), retry=HOUR)
 
 
-def test_keys_of_later_services_are_ignored_also_in_models_that_checkpoints_share() -> None:
+def test_keys_of_later_services_are_ignored_also_in_models_that_checkpoints_share(
+    server: ScriptedServer,
+) -> None:
     label = {"name": "mel", "description": "melanoma", "later": 1}
     details = DETAILS | {"classes": [label], "later": 2}
-    answer = parsed_body(httpx.Response(200, json=details), ModelDetails)
+    server.reply((200, {}, json.dumps(details).encode()))
+    with TriageClient(server.url) as client:
+        answer = client.model(details["name"])
     assert answer.classes[0].description == "melanoma"
     with pytest.raises(ValidationError):
         ClassName.model_validate(label)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, read_config, write_config
+from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, read_config
 from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.image_folders import select_files
+from tests.checkpoint_files import write_config
 from tests.conftest import random_backbone
 from training.data.augmentation import Transform
 from training.data.units import Units

@@ -15,12 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clinic.tests.fitting.conftest import SETTINGS
-from eulerlora.checkpoint.files import (
-    ADAPTERS_FILE,
-    load_checkpoint,
-    read_known_answer,
-    read_training_images,
-)
+from eulerlora.checkpoint.files import load_checkpoint, read_known_answer, read_training_images
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.nn.network import predict_images
@@ -34,6 +29,7 @@ from eulerlora_clinic.fitting.heads import (
     with_changed_heads,
 )
 from eulerlora_clinic.fitting.site import SiteReport, calibrate_site
+from tests.checkpoint_files import ADAPTERS_FILE
 from tests.conftest import random_network
 from tests.training.conftest import units_of, write_training_images
 from training.calibration.thresholds import CoverageSettings

@@ -25,7 +25,6 @@ from eulerlora.checkpoint.files import (
     read_config,
     read_known_answer,
     stored_revision,
-    write_config,
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
@@ -35,6 +34,7 @@ from eulerlora_clinic.fitting.site import SiteReport, calibrate_site, fit_offset
 from eulerlora_clinic.policy.policy import parse_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
+from tests.checkpoint_files import write_config
 from tests.conftest import DET, MARGINS
 from tests.training.conftest import units_of, write_training_images
 from training.calibration.calibrate import calibrate

@@ -17,7 +17,6 @@ pytest.importorskip("ray.serve")
 
 from ray.serve.schema import ServeDeploySchema
 
-from eulerlora.checkpoint.files import ADAPTERS_FILE
 from eulerlora_contract.settings import validated
 from eulerlora_lab.benchmarks.service.images import synthetic_images
 from eulerlora_lab.benchmarks.service.load import Load, closed_loop, post
@@ -25,6 +24,7 @@ from eulerlora_lab.benchmarks.service.server import eulerlora_server, server_pro
 from eulerlora_lab.ray_serve import application
 from eulerlora_lab.ray_serve.application import Arguments, build
 from service.settings import ServiceSettings
+from tests.checkpoint_files import ADAPTERS_FILE
 from tests.eulerlora_client.runs import random_png
 
 RAY_PORT = 8123

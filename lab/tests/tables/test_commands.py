@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.checkpoint.files import ADAPTERS_FILE
 from eulerlora.checkpoint.weights import save_backbone
 from eulerlora_lab.tables.table import Arm, Difference, ResultTable, read_table, runs_of
 from lab.tests.tables.synthetic_runs import finish
 from lab.tests.tables.test_local import TABLE
+from tests.checkpoint_files import ADAPTERS_FILE
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, refusal, run, succeed
 from tests.training.conftest import PER_CLASS, set_options

@@ -20,8 +20,6 @@ from eulerlora.checkpoint.config import BackboneConfig
 from eulerlora.checkpoint.files import (
     DRAWS,
     EXPECTED_FILE,
-    IMAGE_FILE,
-    TOLERANCES,
     TRAINING_IMAGES_FILE,
     Checkpoint,
     KnownAnswer,
@@ -34,7 +32,6 @@ from eulerlora.checkpoint.files import (
     save_checkpoint,
     stored_card,
     stored_revision,
-    write_config,
 )
 from eulerlora.checkpoint.weights import read_backbone_weights, tensors_sha256
 from eulerlora.model import EulerLoRA
@@ -43,6 +40,8 @@ from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, StorageError
 from eulerlora_contract.output_files import check_free
+from eulerlora_contract.sampling import PRECISIONS
+from tests.checkpoint_files import write_config
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import CONFIG, LARGEST, LOADING, config_edited, edited
 from tests.full_disk import file_size_limit
@@ -230,7 +229,7 @@ def test_a_snapshot_in_the_cache_of_the_hub_links_to_its_blobs_only(
             load_checkpoint(snapshot)
 
 
-@pytest.mark.parametrize("name", [CONFIG, "README.md", EXPECTED_FILE, IMAGE_FILE])
+@pytest.mark.parametrize("name", [CONFIG, "README.md", EXPECTED_FILE, "known_answer.png"])
 def test_a_file_that_is_read_whole_has_a_limit(checkpoint_copy: Path, name: str) -> None:
     config = read_config(checkpoint_copy)
     os.truncate(checkpoint_copy / name, 2**40)  # a sparse file
@@ -407,7 +406,7 @@ def test_the_stored_probabilities_are_those_that_the_model_predicts(
     model = EulerLoRA.load(checkpoint_folder, "cpu")
     for draw, stored in zip(DRAWS, known.expected, strict=True):
         predicted = model.predict(
-            [checkpoint_folder / IMAGE_FILE],
+            [checkpoint_folder / "known_answer.png"],
             draw.mode,
             None if draw.mode == "det" else draw.samples,
             draw.seed,
@@ -420,7 +419,7 @@ def test_the_stored_probabilities_are_those_that_the_model_predicts(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_intact_model_has_no_fault(
     checkpoint: Checkpoint, known: KnownAnswer, precision
 ) -> None:
@@ -452,7 +451,7 @@ def without_a_class(fields: dict[str, Any]) -> None:
 
 def replaced_image(content: bytes) -> Damage:
     def damage(folder: Path) -> None:
-        (folder / IMAGE_FILE).write_bytes(content)
+        (folder / "known_answer.png").write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
         edited(EXPECTED_FILE, lambda fields: fields.update(picture_sha256=digest))(folder)
 
@@ -475,8 +474,11 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "missing class": (edited(EXPECTED_FILE, without_a_class), "expected 3 probabilities, got 2"),
 }
 IMAGE_DAMAGES: dict[str, tuple[Damage, str]] = {
-    "no image": (lambda folder: (folder / IMAGE_FILE).unlink(), "cannot be read"),
-    "other image": (lambda folder: (folder / IMAGE_FILE).write_bytes(b"x"), "its SHA-256 differs"),
+    "no image": (lambda folder: (folder / "known_answer.png").unlink(), "cannot be read"),
+    "other image": (
+        lambda folder: (folder / "known_answer.png").write_bytes(b"x"),
+        "its SHA-256 differs",
+    ),
     "not an image": (replaced_image(b"not an image"), "expected a JPEG, PNG or WebP image"),
 }
 
@@ -485,7 +487,7 @@ IMAGE_DAMAGES: dict[str, tuple[Damage, str]] = {
     ("damage", "reason", "file"),
     [
         *((*damage, EXPECTED_FILE) for damage in DAMAGES.values()),
-        *((*damage, IMAGE_FILE) for damage in IMAGE_DAMAGES.values()),
+        *((*damage, "known_answer.png") for damage in IMAGE_DAMAGES.values()),
     ],
     ids=[*DAMAGES, *IMAGE_DAMAGES],
 )

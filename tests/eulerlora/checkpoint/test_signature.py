@@ -11,9 +11,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from model_signing import signing, verifying
 
-from eulerlora.checkpoint.files import ADAPTERS_FILE, CONFIG_FILE
+from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign, verifier
 from eulerlora_contract.errors import CheckpointError, SettingsError
+from tests.checkpoint_files import ADAPTERS_FILE
 from tests.program import refusal, succeed
 from tests.signing_keys import KeyFiles, write_keys
 

@@ -13,11 +13,7 @@ from sklearn.covariance import empirical_covariance
 from torch import Tensor
 
 from eulerlora.checkpoint.config import FeatureConfig
-from eulerlora.checkpoint.files import (
-    FEATURES_FILE,
-    load_checkpoint,
-    write_config,
-)
+from eulerlora.checkpoint.files import FEATURES_FILE, load_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256, write_tensors
 from eulerlora.scores.ood_scores import (
     FeatureDistance,
@@ -28,6 +24,7 @@ from eulerlora.scores.ood_scores import (
 )
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
 from eulerlora_contract.errors import CheckpointError
+from tests.checkpoint_files import write_config
 from tests.conftest import DET
 from tests.damaged_checkpoints import Apply, removed, truncated
 

@@ -19,7 +19,6 @@ from eulerlora.checkpoint.files import (
     read_config,
     save_checkpoint,
     stored_revision,
-    write_config,
 )
 from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign, verifier
 from eulerlora.checkpoint.weights import CARD_FILE
@@ -41,6 +40,7 @@ from service.lifecycle.loading import (
 )
 from service.routes.system import model_details
 from service.settings import ServiceSettings
+from tests.checkpoint_files import write_config
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
 from tests.fake_hub import COMMIT, NAME, fake_hub

@@ -18,17 +18,16 @@ from pathlib import Path
 import pytest
 
 from eulerlora.checkpoint.files import (
-    ADAPTERS_FILE,
     CARD_CHARTS,
     load_checkpoint,
     predict_known_answer,
     read_known_answer,
-    write_card,
 )
 from eulerlora.checkpoint.weights import BACKBONE_FILE, load_backbone, tensors_sha256
 from eulerlora_clinic.policy.policy import default_policy_text
 from eulerlora_contract.errors import CheckpointError
 from eulerlora_contract.output_files import atomic_write, check_free
+from tests.checkpoint_files import ADAPTERS_FILE
 from tests.program import run, succeed
 from tests.training.conftest import set_options, write_recipe
 from training.adaptation.train import state_file
@@ -198,7 +197,7 @@ def write_again(target: Path, killed: State) -> None:
         with pytest.raises(CheckpointError):
             check_free(target)
         if "README.md" in killed:
-            write_card(target, killed["README.md"].decode())
+            (target / "README.md").write_bytes(killed["README.md"])
 
 
 @dataclass

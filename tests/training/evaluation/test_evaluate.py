@@ -18,11 +18,12 @@ from safetensors.torch import save
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from eulerlora.answer import Predictions
-from eulerlora.checkpoint.files import load_checkpoint, read_config, write_config
+from eulerlora.checkpoint.files import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.checkpoints import ClassName, ScoreThreshold, TargetClasses, Threshold
+from tests.checkpoint_files import write_config
 from tests.conftest import DET
 from tests.training.conftest import list_images, write_training_images
 from training.data.copies import image_digests

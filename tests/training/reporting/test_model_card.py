@@ -12,7 +12,8 @@ from torchvision.models import VisionTransformer
 
 from eulerlora import DataError, Preprocessing, adapt
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import UNKNOWN_TRAINING, stored_revision, write_config
+from eulerlora.checkpoint.files import UNKNOWN_TRAINING, stored_revision
+from tests.checkpoint_files import write_config
 from tests.conftest import config_of, random_network
 from tests.program import run, succeed
 from tests.training.synthetic_report import REPORT, share
