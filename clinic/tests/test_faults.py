@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from clinic.tests.audit_entries import SECRET as AUDIT_SECRET
-from service.auth.keys import write_clients
 from service.settings import NESTED, PREFIX
 from tests.server_process import ServerProcess, serving
 from tests.service.conftest import encoded
-from tests.service.key_clients import client as client_with
+from tests.service.key_files import client as client_with
+from tests.service.key_files import write_keys
 from tests.service.raw_requests import BOUNDARY, form, get, post, post_form
 from tests.service.real_server import PROBE, RawResponse, connect, exchange
 
@@ -134,8 +134,8 @@ def guarded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def guarded(checkpoint_folder: Path, guarded_folder: Path) -> Iterator[ServerProcess]:
     """A server with API keys and an audit log."""
     folder = guarded_folder
-    limited = client_with("limited", "limited-key").model_copy(update={"requests_per_minute": 1})
-    write_clients(folder / "keys", [client_with("clinic", "old-key", "new-key"), limited])
+    limited = client_with("limited", "limited-key", requests_per_minute=1)
+    write_keys(folder / "keys", client_with("clinic", "old-key", "new-key"), limited)
     (folder / "secret").write_bytes(AUDIT_SECRET)
     options = (
         f"--keys={folder / 'keys'}",

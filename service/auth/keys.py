@@ -109,7 +109,7 @@ def _parse_clients(path: Path, content: bytes) -> tuple[Client, ...]:
     return tuple(clients)
 
 
-def write_clients(path: Path, clients: Sequence[Client]) -> None:
+def _write_clients(path: Path, clients: Sequence[Client]) -> None:
     """Replaces the file atomically; keeps owner and mode, and creates a new file as private.
 
     Raises:
@@ -136,7 +136,7 @@ def updated_clients(path: Path) -> Iterator[dict[str, Client]]:
     by its own path, and a retired key must not stay valid there.
 
     Raises:
-        SettingsError: And as `write_clients`.
+        SettingsError: And as `_write_clients`.
     """
     path = Path(os.path.realpath(path))
     descriptor = os.open(path.parent, os.O_RDONLY)
@@ -149,7 +149,7 @@ def updated_clients(path: Path) -> Iterator[dict[str, Client]]:
         existing = read_clients(path) if path.exists() else ()
         clients = {client.client: client for client in existing}
         yield clients
-        write_clients(path, tuple(clients.values()))
+        _write_clients(path, tuple(clients.values()))
     finally:
         os.close(descriptor)
 

@@ -19,10 +19,10 @@ from eulerlora_client import (
     UnknownModel,
     UnsupportedMedia,
 )
-from service.auth.keys import write_clients
 from tests.eulerlora_client.runs import mel_policy, mel_policy_file, random_png
 from tests.server_process import ServerProcess, serving
-from tests.service.key_clients import client as client_with
+from tests.service.key_files import client as client_with
+from tests.service.key_files import write_keys
 
 STOCH = {"mode": "stoch", "samples": 4, "detail": True}
 
@@ -115,7 +115,7 @@ def guarded(
     tmp_path_factory: pytest.TempPathFactory, checkpoint_folder: Path
 ) -> Iterator[ServerProcess]:
     keys = tmp_path_factory.mktemp("keys") / "keys.jsonl"
-    write_clients(keys, [client_with("clinic", "clinic-key")])
+    write_keys(keys, client_with("clinic", "clinic-key"))
     policy = mel_policy_file(keys.with_name("policy.toml"))
     with serving(checkpoint_folder, "--keys", keys, "--policy", policy) as server:
         server.wait_for("/readyz", 200)

@@ -30,7 +30,7 @@ from eulerlora_clinic.policy.policy import default_policy_text, read_policy
 from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
 from eulerlora_contract.image_formats import PNG_SIGNATURE, png_chunk
 from eulerlora_contract.problems import Problem
-from service.auth.keys import read_clients
+from service.auth.keys import Keys
 from service.decoding.decode import decode
 from service.decoding.formats import Declared
 from service.decoding.messages import (
@@ -329,7 +329,7 @@ TARGETS = {
     "decoder-message": Target(decoder_message, (ValueError,), decoder_messages, 10_000),
     "service-body": Target(service_body, (), lambda: [bytes(range(256))], 200),
     "keys": Target(
-        lambda content: read_clients(file(content)), (SettingsError,), lambda: [KEYS], 5000
+        lambda content: Keys(file(content)), (SettingsError,), lambda: [KEYS], 5000
     ),
     "policy": Target(
         lambda content: read_policy(file(content)),

@@ -15,13 +15,14 @@ from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
 from service.app import create_app
-from service.auth.keys import Keys, write_clients
+from service.auth.keys import Keys
 from service.extensions import Extension
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckedModel
 from service.settings import ServiceSettings
-from tests.service.key_clients import client as client_with
+from tests.service.key_files import client as client_with
+from tests.service.key_files import write_keys
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 PostImage = Callable[..., Any]
@@ -130,7 +131,7 @@ def live(model: EulerLoRA) -> Iterator[int]:
 
 def app_of(
     *models: EulerLoRA | ServedModel,
-    keys: Keys | None = None,
+    keys: Path | None = None,
     hosts: Collection[str] | None = None,
     shadow: ServedModel | None = None,
     extensions: Mapping[str, Extension] | None = None,
@@ -150,15 +151,15 @@ def app_of(
         unused: Any = None
         lifecycle.shadow = CheckedModel(unused, unused, shadow)
     lifecycle.serve(served)
-    return create_app(lifecycle, chosen, keys=keys, hosts=hosts)
+    return create_app(lifecycle, chosen, keys=keys and Keys(keys), hosts=hosts)
 
 
 @pytest.fixture(scope="session")
 def keyed(model: EulerLoRA, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     """A client without a key of a service that requires `clinic-key`."""
     path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
-    write_clients(path, [client_with("clinic", "clinic-key")])
-    return TestClient(app_of(model, keys=Keys(path)))
+    keys = write_keys(path, client_with("clinic", "clinic-key"))
+    return TestClient(app_of(model, keys=keys))
 
 
 def with_long_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:

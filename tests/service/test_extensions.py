@@ -11,13 +11,13 @@ from starlette.testclient import TestClient
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import Overloaded
-from service.auth.keys import Keys, write_clients
 from service.extensions import load_extensions
 from service.inference.queue import RequestQueue
 from service.options import extension_options, extension_variables
 from tests.program import succeed
 from tests.service.conftest import app_of
-from tests.service.key_clients import client as client_with
+from tests.service.key_files import client as client_with
+from tests.service.key_files import write_keys
 
 ROOT = Path(__file__).parents[2]
 OTHERS = """
@@ -93,8 +93,8 @@ def test_requests_of_an_extension_need_keys_and_are_refused_before_their_body(
     model: EulerLoRA, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("second_reader:SecondReader")
-    write_clients(tmp_path / "keys", [client_with("clinic", "clinic-key")])
-    client = TestClient(app_of(model, keys=Keys(tmp_path / "keys")))
+    keys = write_keys(tmp_path / "keys", client_with("clinic", "clinic-key"))
+    client = TestClient(app_of(model, keys=keys))
     refused = client.post("/label", headers=PNG)
     assert (refused.status_code, refused.json()) == (401, {"wrong": "not_authenticated"})
 

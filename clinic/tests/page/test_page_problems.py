@@ -11,10 +11,9 @@ from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import IRREGULAR, file_of, fractal, lesion, lesion_image, upload
 from eulerlora_clinic.policy.results import REASONS, TITLES
 from eulerlora_contract.sampling import Options
-from service.auth.keys import write_clients
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
-from tests.service.key_clients import client
+from tests.service.key_files import client, write_keys
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -130,7 +129,7 @@ def test_an_unreachable_server_is_reported_on_the_card(go, checkpoint_folder) ->
 def test_a_wrong_key_is_refused_and_a_valid_one_accepted(go, checkpoint_folder, tmp_path) -> None:
     keys = tmp_path / "keys"
     key = "a-key-of-the-clinics"
-    write_clients(keys, [client("clinic", key)])
+    write_keys(keys, client("clinic", key))
     with serving(checkpoint_folder, "--keys", keys) as guarded:
         guarded.wait_for("/readyz", 200)
         with go(guarded.url) as visit:

@@ -15,9 +15,9 @@ from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.monitoring import read_logs
 from eulerlora_contract.answers import UNDO, Disposition
 from eulerlora_contract.queries import Decided
-from service.auth.keys import Keys, write_clients
 from tests.eulerlora_client.runs import mel_policy
-from tests.service.key_clients import client as client_with
+from tests.service.key_files import client as client_with
+from tests.service.key_files import write_keys
 
 JSON = {"Content-Type": "application/json"}
 PNG = {"Content-Type": "image/png"}
@@ -219,8 +219,8 @@ def test_a_client_decides_about_its_answers_only_and_is_recorded_by_name(
     model, path: Path, png
 ) -> None:
     keys = path.with_name("keys.jsonl")
-    write_clients(keys, [client_with("clinic", "clinic-key"), client_with("other", "other-key")])
-    app = app_of(model, policy=mel_policy(), audit=AuditLog(path, SECRET), keys=Keys(keys))
+    write_keys(keys, client_with("clinic", "clinic-key"), client_with("other", "other-key"))
+    app = app_of(model, policy=mel_policy(), audit=AuditLog(path, SECRET), keys=keys)
     with TestClient(app) as client:
         key = {"X-API-Key": "clinic-key"}
         triaged(client, png, **key)

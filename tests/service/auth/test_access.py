@@ -14,12 +14,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eulerlora_contract.problems import NotAuthenticated, QuotaExceeded
 from service.auth.access import KeyCheck
-from service.auth.keys import Keys, write_clients
+from service.auth.keys import Keys
 from tests.service.http import plain_app
-from tests.service.key_clients import client as client_with
+from tests.service.key_files import client as client_with
+from tests.service.key_files import write_keys
 
 Get = Callable[..., Any]
 BEARER = {"Authorization": "Bearer clinic-key"}
+LIMITED = {"X-API-Key": "limited-key"}
+CLINIC = client_with("clinic", "clinic-key")
+
+
+def limited(requests_per_minute: int) -> dict[str, object]:
+    return client_with("limited", "limited-key", requests_per_minute=requests_per_minute)
 
 
 async def echo_client(scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,11 +43,13 @@ def clock() -> SimpleNamespace:
 
 
 @pytest.fixture
-def application(tmp_path: Path, clock: SimpleNamespace) -> ASGIApp:
-    path = tmp_path / "keys.jsonl"
-    limited = client_with("limited", "limited-key").model_copy(update={"requests_per_minute": 2})
-    write_clients(path, [client_with("clinic", "clinic-key"), limited])
-    check = KeyCheck(Keys(path), lambda: clock.now)
+def file(tmp_path: Path) -> Path:
+    return write_keys(tmp_path / "keys.jsonl", CLINIC, limited(2))
+
+
+@pytest.fixture
+def application(file: Path, clock: SimpleNamespace) -> ASGIApp:
+    check = KeyCheck(Keys(file, check_interval_s=0), lambda: clock.now)
     return plain_app.guarded(echo_client, check, refuse_full, check.count)
 
 
@@ -69,10 +78,8 @@ def test_a_known_key_passes_and_sets_the_client(get: Get, headers) -> None:
 @pytest.mark.parametrize("path", ["/predict", "/livez"])
 @pytest.mark.parametrize("headers", [BEARER, {"X-API-Key": "clinic-key"}, {"X-API-Key": "wrong"}])
 def test_a_key_is_removed_from_the_request_once_it_is_checked(
-    tmp_path: Path, path: str, headers
+    file: Path, path: str, headers
 ) -> None:
-    file = tmp_path / "keys.jsonl"
-    write_clients(file, [client_with("clinic", "clinic-key")])
     pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     scope = {"path": path, "headers": [*pairs, (b"accept", b"*/*")], "state": {}}
     with suppress(NotAuthenticated):
@@ -139,37 +146,30 @@ def test_only_open_paths_are_served_without_a_key(get: Get, path: str, status: i
 
 
 def test_a_request_over_the_limit_is_429_with_the_exact_retry_after(get: Get, clock) -> None:
-    headers = {"X-API-Key": "limited-key"}
-    assert get("/full", headers).status_code == 429
-    assert get(headers=headers).status_code == 200
+    assert get("/full", LIMITED).status_code == 429
+    assert get(headers=LIMITED).status_code == 200
     clock.now += 6
-    assert get(headers=headers).status_code == 200  # 0.2 of a request is left
+    assert get(headers=LIMITED).status_code == 200  # 0.2 of a request is left
     clock.now += 4.5
     for _ in range(3):  # refused requests do not count
-        assert get("/full", headers).json()["detail"] == "full"
-        response = get(headers=headers)
+        assert get("/full", LIMITED).json()["detail"] == "full"
+        response = get(headers=LIMITED)
         assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
         assert response.headers["Retry-After"] == "20"  # 19.5 s
     clock.now += 19.6
-    assert [get(headers=headers).status_code for _ in range(2)] == [200, 429]
+    assert [get(headers=LIMITED).status_code for _ in range(2)] == [200, 429]
 
 
-def test_a_lowered_limit_applies_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "keys.jsonl"
-    high = client_with("clinic", "key").model_copy(update={"requests_per_minute": 4})
-    write_clients(path, [high])
-    check = KeyCheck(Keys(path), lambda: 0.0)
-    scope: Scope = {"state": {"key_client": high}}
-    check.count(scope)
-    scope["state"]["key_client"] = high.model_copy(update={"requests_per_minute": 1})
-    check.count(scope)
-    with pytest.raises(QuotaExceeded) as caught:
-        check.count(scope)
-    assert caught.value.retry_after_s == 60
+def test_a_lowered_limit_applies_at_once(get: Get, file: Path) -> None:
+    write_keys(file, limited(4))
+    assert get(headers=LIMITED).status_code == 200
+    write_keys(file, limited(1))
+    assert get(headers=LIMITED).status_code == 200
+    refused = get(headers=LIMITED)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
 
 
 def test_the_quota_of_one_client_does_not_affect_another(get: Get, clock) -> None:
-    limited = {"X-API-Key": "limited-key"}
-    assert [get(headers=limited).status_code for _ in range(3)] == [200, 200, 429]
+    assert [get(headers=LIMITED).status_code for _ in range(3)] == [200, 200, 429]
     assert all(get(headers=BEARER).status_code == 200 for _ in range(5))
     assert get("/livez").status_code == 200

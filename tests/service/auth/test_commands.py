@@ -1,10 +1,11 @@
 """`eulerlora keys`: keys are shown once, rotated and retired; the file stores only hashes."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from service.auth.keys import Keys, read_clients
+from service.auth.keys import Keys
 from tests.program import run
 
 
@@ -24,9 +25,14 @@ def is_valid(path: Path, key: str) -> bool:
     return Keys(path).client_with(key.encode()) is not None
 
 
+def test_a_new_key_has_256_random_bits(path: Path) -> None:
+    keys = {create(path, f"client-{number}") for number in range(10)}
+    assert len(keys) == 10
+    assert all(key.startswith("elk_") and len(key) == 4 + 43 for key in keys)
+
+
 def test_a_new_key_is_printed_once_and_only_its_hash_is_stored(path: Path) -> None:
     key = create(path)
-    assert key.startswith("elk_")
     assert is_valid(path, key)
     assert key not in path.read_text()
 
@@ -67,19 +73,22 @@ def test_retiring_the_last_key_removes_the_client(path: Path) -> None:
 
 
 def test_a_limit_stays_until_it_is_replaced(path: Path) -> None:
+    def limit(key: str) -> int | None:
+        client = Keys(path).client_with(key.encode())
+        assert client is not None
+        return client.requests_per_minute
+
     create(path, "clinic", "--requests-per-minute", "5")
-    create(path)
-    assert read_clients(path)[0].requests_per_minute == 5
+    assert limit(create(path)) == 5
     run("keys", "retire", "clinic", "--file", path)
-    create(path, "clinic", "--requests-per-minute", "9")
-    assert read_clients(path)[0].requests_per_minute == 9
+    assert limit(create(path, "clinic", "--requests-per-minute", "9")) == 9
 
 
 def test_the_list_shows_clients_and_no_keys(path: Path) -> None:
     key = create(path, "clinic", "--requests-per-minute", "5")
     create(path, "lab")
     done = run("keys", "list", "--file", path)
-    stored = read_clients(path)[0].keys[0].sha256
+    stored = sha256(key.encode()).hexdigest()
     assert done.status == 0
     assert "clinic  5 a minute\n" in done.out
     assert "lab  no limit\n" in done.out

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_contract.errors import SettingsError, StorageError
-from service.auth.keys import read_clients, updated_clients, write_clients
+from eulerlora_contract.errors import SettingsError
+from service.auth.keys import Keys
 from tests.full_disk import file_size_limit
-from tests.service.key_clients import client
+from tests.program import refusal, succeed
+from tests.service.key_files import client, write_keys
 
 KEYS = [{"sha256": digit * 64, "created": "2026-11-21T14:42:00Z"} for digit in "abc"]
 
@@ -25,15 +26,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.jsonl"
 
 
-def test_written_clients_are_read_back(path: Path) -> None:
-    clients = (client("clinic", "a", "b"), client("lab", "c"))
-    write_clients(path, clients)
-    assert read_clients(path) == clients
+def test_a_change_keeps_all_other_lines(path: Path) -> None:
+    clients = client("clinic", "a", "b", requests_per_minute=7), client("lab", "c")
+    before = write_keys(path, *clients).read_text()
+    succeed("keys", "new", "ward", "--file", path)
+    assert path.read_text().startswith(before)
 
 
 def test_a_limit_is_read_and_empty_lines_are_ignored(path: Path) -> None:
-    path.write_text(f"\n{line(requests_per_minute=7)}\n\n")
-    (only,) = read_clients(path)
+    path.write_text(f"\n{json.dumps(client('clinic', 'a', requests_per_minute=7))}\n\n")
+    only = Keys(path).client_with(b"a")
+    assert only is not None
     assert (only.client, only.requests_per_minute) == ("clinic", 7)
 
 
@@ -62,7 +65,7 @@ def test_a_limit_is_read_and_empty_lines_are_ignored(path: Path) -> None:
 def test_an_invalid_line_is_reported_with_its_number(path: Path, text: str, reason: str) -> None:
     path.write_text(f"{line()}\n{text}\n")
     with pytest.raises(SettingsError) as caught:
-        read_clients(path)
+        Keys(path)
     assert str(caught.value).startswith(f"{path}: line 2: {reason}")
     assert "\n" not in str(caught.value)
 
@@ -72,21 +75,21 @@ def test_an_unreadable_file_is_reported_with_its_name(path: Path, content: bytes
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(SettingsError, match="not a readable key file") as caught:
-        read_clients(path)
+        Keys(path)
     assert str(path) in str(caught.value)
 
 
 def test_a_pipe_is_refused_because_it_can_be_read_once(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(SettingsError, match="regular file"):
-        read_clients(path)
+        Keys(path)
 
 
 def test_a_new_file_is_private_and_an_existing_one_keeps_its_mode(path: Path) -> None:
-    write_clients(path, [client("clinic", "a")])
+    succeed("keys", "new", "clinic", "--file", path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
-    write_clients(path, [client("clinic", "b")])
+    succeed("keys", "new", "lab", "--file", path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
@@ -97,15 +100,13 @@ def test_a_file_system_without_locks_is_named_and_the_keys_are_changed(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with updated_clients(path) as clients:
-        clients["clinic"] = client("clinic", "a")
-    assert [one.client for one in read_clients(path)] == ["clinic"]
+    key = succeed("keys", "new", "clinic", "--file", path).out.strip()
+    assert Keys(path).client_with(key.encode()) is not None
     assert f"{path}: on a file system without locks" in caplog.text
 
 
 def test_a_full_disk_leaves_the_existing_file(path: Path) -> None:
-    write_clients(path, [client("clinic", "a")])
-    before = path.read_bytes()
-    with file_size_limit(100), pytest.raises(StorageError, match="disk full"):
-        write_clients(path, [client("clinic", "a", "b")])
+    before = write_keys(path, client("clinic", "a")).read_bytes()
+    with file_size_limit(100):
+        assert "disk full" in refusal("keys", "new", "clinic", "--file", path)
     assert path.read_bytes() == before

@@ -4,15 +4,15 @@ import hmac
 import logging
 import os
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from eulerlora_contract.errors import SettingsError
-from service.auth import keys as keys_module
-from service.auth.keys import Keys, key_hash, new_key, write_clients
-from tests.service.key_clients import client
+from service.auth.keys import Keys
+from tests.service.key_files import client, write_keys
 
 
 def name_of(keys: Keys, key: bytes | str) -> str | None:
@@ -22,21 +22,14 @@ def name_of(keys: Keys, key: bytes | str) -> str | None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    path = tmp_path / "keys.jsonl"
-    write_clients(path, [client("clinic", "old", "new"), client("lab", "other")])
-    return path
+    clients = client("clinic", "old", "new"), client("lab", "other")
+    return write_keys(tmp_path / "keys.jsonl", *clients)
 
 
 @pytest.fixture
 def keys(path: Path) -> Keys:
     """Keys that check the file at every lookup."""
     return Keys(path, check_interval_s=0)
-
-
-def test_a_new_key_has_256_random_bits() -> None:
-    keys = {new_key() for _ in range(50)}
-    assert len(keys) == 50
-    assert all(key.startswith("elk_") and len(key) == 4 + 43 for key in keys)
 
 
 def test_every_hash_is_compared_for_every_key(keys: Keys, monkeypatch) -> None:
@@ -46,7 +39,7 @@ def test_every_hash_is_compared_for_every_key(keys: Keys, monkeypatch) -> None:
         compared.append(stored)
         return hmac.compare_digest(sent, stored)
 
-    monkeypatch.setattr(keys_module, "hmac", SimpleNamespace(compare_digest=counting))
+    monkeypatch.setattr("service.auth.keys.hmac", SimpleNamespace(compare_digest=counting))
     for key in ("old", "other", "unknown"):
         compared.clear()
         name_of(keys, key)
@@ -54,14 +47,14 @@ def test_every_hash_is_compared_for_every_key(keys: Keys, monkeypatch) -> None:
 
 
 def test_a_changed_file_applies_without_a_restart(path: Path, keys: Keys) -> None:
-    write_clients(path, [client("clinic", "new"), client("ward", "third")])
+    write_keys(path, client("clinic", "new"), client("ward", "third"))
     sent = ("old", "new", "third", "other")
     assert [name_of(keys, key) for key in sent] == [None, "clinic", "ward", None]
 
 
 def test_an_edit_that_keeps_size_inode_and_times_applies(path: Path, keys: Keys) -> None:
     before = path.stat()
-    hashes = [key_hash(key).hex().encode() for key in (b"other", b"third")]
+    hashes = [sha256(key).hexdigest().encode() for key in (b"other", b"third")]
     with path.open("r+b") as file:
         content = file.read()
         file.seek(0)
@@ -75,7 +68,7 @@ def test_an_edit_that_keeps_size_inode_and_times_applies(path: Path, keys: Keys)
 
 def test_the_file_is_not_read_within_the_check_interval(path: Path) -> None:
     keys = Keys(path, check_interval_s=3600)
-    write_clients(path, [client("ward", "third")])
+    write_keys(path, client("ward", "third"))
     assert name_of(keys, "third") is None
     keys.reload_if_changed()
     assert name_of(keys, "third") == "ward"
@@ -99,7 +92,7 @@ def test_an_invalid_file_leaves_the_keys_valid_and_is_logged_once(
         (record,) = caplog.records
         assert record.levelno == logging.ERROR
         assert str(path) in record.getMessage()
-        write_clients(path, [client("ward", "third")])
+        write_keys(path, client("ward", "third"))
         assert [name_of(keys, key) for key in ("old", "third")] == [None, "ward"]
 
 

@@ -6,7 +6,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eulerlora.images.files import read_image
 from eulerlora.images.preprocess import network_input
-from service.auth.access import needs_key
 
 PNG = {"Content-Type": "image/png"}
 
@@ -44,8 +43,10 @@ def test_requests_are_refused_as_those_of_predict(
     refused(client.post(f"/embed{query}", content=body, headers=PNG), status, code)
 
 
-def test_features_need_a_key_and_are_counted_by_their_times_not_as_predictions(client, png) -> None:
-    assert needs_key("/embed")
+def test_features_need_a_key_and_are_counted_by_their_times_not_as_predictions(
+    client, keyed, png
+) -> None:
+    assert keyed.post("/embed").status_code == 401
 
     def counts() -> list[float]:
         families = text_string_to_metric_families(client.get("/metrics").text)
