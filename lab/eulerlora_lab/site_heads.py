@@ -1,6 +1,6 @@
 """What refitted heads of a site are worth, by the number of local lesions.
 
-    python -m eulerlora_lab.site_heads --data DIR --cache FOLDER --out lab/results
+    python -m eulerlora_lab.site_heads --data DIR --cache FOLDER --out lab/results [--splits 20]
 
 DIR holds `ph2.tar` and `pad-ufes-20.tar`; FOLDER keeps the outputs of the embedded checkpoint for
 them. Writes `site-heads.json` and its chart, `site-heads.svg`, and prints its tables.
@@ -45,15 +45,14 @@ from training.evaluation.intervals import Bools, Floats, Ints
 from training.recipe.archives import read_archive_labels
 
 _ARCHIVES = ("ph2", "pad-ufes-20")
-LESIONS = (20, 50, 100, 200)
-_SPLITS = 20
+_LESIONS = (20, 50, 100, 200)
 _HOLD_OUT, _SENSITIVITY = 0.5, 0.95
-ARMS = ("thresholds only", "refitted", "site fit")
-METRICS = ("malignant AUROC", "melanoma AUROC", "specificity", "NLL")
+_ARMS = ("thresholds only", "refitted", "site fit")
+_METRICS = ("malignant AUROC", "melanoma AUROC", "specificity", "NLL")
 
 
 @dataclass(frozen=True)
-class Archive:
+class _Archive:
     """The outputs of the checkpoint, at temperature 1, for n labelled images.
 
     Attributes:
@@ -72,14 +71,14 @@ class Archive:
     def units(self) -> Units:
         return Units.of_lesions(self.lesions, self.labels)
 
-    def images(self, chosen: Bools) -> "Archive":
+    def images(self, chosen: Bools) -> "_Archive":
         modes = {
             mode: outputs.images(torch.from_numpy(chosen)) for mode, outputs in self.modes.items()
         }
-        return Archive(modes, self.labels[chosen], self.lesions[chosen], self.patients[chosen])
+        return _Archive(modes, self.labels[chosen], self.lesions[chosen], self.patients[chosen])
 
 
-def read_archive(name: str, data: Path, cache: Path) -> Archive:
+def _read_archive(name: str, data: Path, cache: Path) -> _Archive:
     """Reads the outputs for an archive, without images of no class, or computes and stores them."""
     path = cache / f"{name}.pt"
     if not path.exists():
@@ -107,7 +106,7 @@ def read_archive(name: str, data: Path, cache: Path) -> Archive:
     stored = torch.load(path, weights_only=True)
     lesions = stored["lesions"]
     patients = [lesion.partition("_")[0] if name == "pad-ufes-20" else lesion for lesion in lesions]
-    archive = Archive(
+    archive = _Archive(
         {mode: Trajectories(**tensors) for mode, tensors in stored["modes"].items()},
         np.array(stored["labels"]),
         np.unique(lesions, return_inverse=True)[1],
@@ -117,7 +116,7 @@ def read_archive(name: str, data: Path, cache: Path) -> Archive:
 
 
 @dataclass(frozen=True)
-class Study:
+class _Study:
     """The shipped heads, their temperatures, and the indices of classes."""
 
     heads: AdapterHeads
@@ -126,7 +125,7 @@ class Study:
     melanoma: int
 
     @classmethod
-    def of_default(cls) -> "Study":
+    def of_default(cls) -> "_Study":
         checkpoint = load_checkpoint(DEFAULT_CHECKPOINT)
         config, target = checkpoint.config, checkpoint.config.target
         assert target is not None
@@ -138,21 +137,21 @@ class Study:
             config.class_names.index("mel"),
         )
 
-    def outputs(self, archive: Archive, mode: Mode, change: HeadChange | None) -> Trajectories:
+    def outputs(self, archive: _Archive, mode: Mode, change: HeadChange | None) -> Trajectories:
         outputs = archive.modes[mode]
         if change is not None:
             every = np.arange(len(archive.labels))
             outputs = with_changed_heads(outputs, self.heads, [(every, change)])
         return outputs.at(self.temperatures[mode])
 
-    def refit(self, archive: Archive) -> HeadChange | None:
+    def refit(self, archive: _Archive) -> HeadChange | None:
         """The change that `site fit` tries, or None if cross-validation chooses none."""
         modes = [archive.modes["stoch"], archive.modes["det"]]
         labels, temperature = torch.from_numpy(archive.labels), self.temperatures["stoch"]
         fit = refit_heads(modes, self.heads, labels, archive.units, temperature)
         return None if fit is None else fit.change
 
-    def site_fit(self, local: Archive, generator: np.random.Generator) -> HeadChange | None:
+    def site_fit(self, local: _Archive, generator: np.random.Generator) -> HeadChange | None:
         """The change that `site fit --hold-out` keeps, or None."""
         order = generator.permutation(np.unique(local.lesions))
         measured = np.isin(local.lesions, order[: math.ceil(_HOLD_OUT * len(order))])
@@ -169,10 +168,10 @@ class Study:
             torch.from_numpy(held_out.labels),
             held_out.units,
         )
-        before, after = (self.metrics(held_out, outputs)[METRICS[0]] for outputs in (old, new))
+        before, after = (self.metrics(held_out, outputs)[_METRICS[0]] for outputs in (old, new))
         return change if comparison.bound > 0 and after >= before else None
 
-    def metrics(self, archive: Archive, outputs: Trajectories) -> dict[str, float]:
+    def metrics(self, archive: _Archive, outputs: Trajectories) -> dict[str, float]:
         """Results by lesion, whose probability is the mean of its images."""
         probabilities = outputs.flat_log_probabilities.exp().mean(dim=1).numpy()
         labels = group_means(archive.labels.astype(np.float64), archive.lesions)
@@ -184,21 +183,21 @@ class Study:
         return {
             "malignant AUROC": float(roc_auc_score(malignant, score)),
             "melanoma AUROC": float(roc_auc_score(melanoma, of_melanoma)),
-            "specificity": specificity(score, malignant),
+            "specificity": _specificity(score, malignant),
             "NLL": float(group_means(nll, archive.lesions).mean()),
         }
 
 
-def specificity(scores: Floats, positive: Bools) -> float:
+def _specificity(scores: Floats, positive: Bools) -> float:
     """The share of others below the highest threshold that finds `_SENSITIVITY` of these."""
     ranked = np.sort(scores[positive])
     threshold = ranked[math.floor((1 - _SENSITIVITY) * len(ranked) + 1e-9)]
     return float((scores[~positive] < threshold).mean())
 
 
-def results(study: Study, archive: Archive) -> Iterator[dict[str, Any]]:
+def _results(study: _Study, archive: _Archive, splits: int) -> Iterator[dict[str, Any]]:
     """Yields the metrics of every split, number of lesions and arm."""
-    for split in range(_SPLITS):
+    for split in range(splits):
         generator = np.random.default_rng(split)
         patients = generator.permutation(np.unique(archive.patients))
         half = np.isin(archive.patients, patients[: len(patients) // 2])
@@ -208,7 +207,7 @@ def results(study: Study, archive: Archive) -> Iterator[dict[str, Any]]:
             for patient in patients
             for lesion in np.unique(local.lesions[local.patients == patient])
         ]
-        for count in LESIONS:
+        for count in _LESIONS:
             if count > len(order):
                 continue
             part = local.images(np.isin(local.lesions, order[:count]))
@@ -229,7 +228,7 @@ def results(study: Study, archive: Archive) -> Iterator[dict[str, Any]]:
                     }
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows by number of lesions, arm and mode: means, and the 5% and 95% quantiles of splits.
 
     A gain is the difference from `thresholds only` in the same split.
@@ -240,15 +239,15 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return [round(float(value), 4) for value in (np.mean(values), low, high)]
 
     summaries = []
-    for count, arm, mode in itertools.product(LESIONS, ARMS, MODES):
+    for count, arm, mode in itertools.product(_LESIONS, _ARMS, MODES):
         of_arm, base = (
             [row for row in rows if (row["lesions"], row["arm"], row["mode"]) == (count, of, mode)]
-            for of in (arm, ARMS[0])
+            for of in (arm, _ARMS[0])
         )
         if of_arm:
             changed = sum(row["changed"] for row in of_arm)
             entry = {"lesions": count, "arm": arm, "mode": mode, "changed": changed}
-            for metric in METRICS:
+            for metric in _METRICS:
                 values = [row[metric] for row in of_arm]
                 gains = [
                     row[metric] - other[metric] for row, other in zip(of_arm, base, strict=True)
@@ -258,32 +257,33 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return summaries
 
 
-def table(summaries: Sequence[Mapping[str, Any]]) -> str:
+def _table(summaries: Sequence[Mapping[str, Any]]) -> str:
     """The metrics of mode stoch by number of lesions and arm, as Markdown."""
     rows = [
         [
-            "" if entry["arm"] == ARMS[0] else str(entry["lesions"]),
-            entry["arm"] + ("" if entry["arm"] != ARMS[2] else f", kept in {entry['changed']}"),
+            "" if entry["arm"] == _ARMS[0] else str(entry["lesions"]),
+            entry["arm"] + ("" if entry["arm"] != _ARMS[2] else f", kept in {entry['changed']}"),
             *(
                 f"{value:.3f} ({low:.3f} to {high:.3f})"
-                for value, low, high in (entry[metric] for metric in METRICS)
+                for value, low, high in (entry[metric] for metric in _METRICS)
             ),
         ]
         for entry in summaries
-        if entry["mode"] == "stoch" and (entry["arm"] != ARMS[0] or entry["lesions"] == LESIONS[0])
+        if entry["mode"] == "stoch"
+        and (entry["arm"] != _ARMS[0] or entry["lesions"] == _LESIONS[0])
     ]
-    return markdown_table(["local lesions", "arm", *METRICS], rows, text_columns=2)
+    return markdown_table(["local lesions", "arm", *_METRICS], rows, text_columns=2)
 
 
-def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+def _draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Draws the metrics of mode stoch against the number of lesions, with the quantiles."""
     with matplotlib.rc_context(
         {"svg.hashsalt": "site-heads", "svg.fonttype": "none", "font.size": 8}
     ):
         figure, axes = plt.subplots(len(found), 3, figsize=(9, 5), sharex=True, sharey="col")
         for row, (name, summaries) in zip(axes, found.items(), strict=True):
-            for axis, metric in zip(row, METRICS, strict=False):
-                for arm, colour in zip(ARMS, ("#6e7681", "#3f51b5", "#b3261e"), strict=True):
+            for axis, metric in zip(row, _METRICS, strict=False):
+                for arm, colour in zip(_ARMS, ("#6e7681", "#3f51b5", "#b3261e"), strict=True):
                     points = [
                         (entry["lesions"], *entry[metric])
                         for entry in summaries
@@ -293,7 +293,7 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
                     axis.plot(lesions, mean, "o-", color=colour, markersize=3, label=arm)
                     axis.fill_between(lesions, low, high, color=colour, alpha=0.12, linewidth=0)
                 axis.set(
-                    xscale="log", xticks=LESIONS, xticklabels=LESIONS, title=f"{name}: {metric}"
+                    xscale="log", xticks=_LESIONS, xticklabels=_LESIONS, title=f"{name}: {metric}"
                 )
                 axis.minorticks_off()
                 axis.spines[["top", "right"]].set_visible(False)
@@ -309,10 +309,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name in ("--data", "--cache", "--out"):
         parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--splits", type=int, default=20, help="random halves of an archive")
     options = parser.parse_args()
-    study = Study.of_default()
+    study = _Study.of_default()
     found = {
-        name: summary(list(results(study, read_archive(name, options.data, options.cache))))
+        name: _summary(
+            list(_results(study, _read_archive(name, options.data, options.cache), options.splits))
+        )
         for name in _ARCHIVES
     }
     lines = ",\n".join(
@@ -320,9 +323,9 @@ def main() -> None:
         for name, rows in found.items()
     )
     (options.out / "site-heads.json").write_text(f"{{\n{lines}\n}}\n")
-    draw(found, options.out / "site-heads.svg")
+    _draw(found, options.out / "site-heads.svg")
     for name, summaries in found.items():
-        print(f"{name}\n\n{table(summaries)}\n")
+        print(f"{name}\n\n{_table(summaries)}\n")
 
 
 if __name__ == "__main__":

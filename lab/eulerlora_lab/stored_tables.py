@@ -1,12 +1,13 @@
 """The stored results of `eulerlora reproduce` as tables.
 
-    python -m eulerlora_lab.stored_tables
+    python -m eulerlora_lab.stored_tables [FOLDER]
 
-Writes two CSV files beside each TABLE.json in lab/results: TABLE.csv has the mean and standard
-deviation over seeds of every metric of a row, TABLE-differences.csv the tested differences with
-95% intervals, p values and Holm's correction.
+Writes two CSV files beside each TABLE.json in FOLDER, by default lab/results: TABLE.csv has the
+mean and standard deviation over seeds of every metric of a row, TABLE-differences.csv the tested
+differences with 95% intervals, p values and Holm's correction.
 """
 
+import argparse
 import csv
 import json
 from collections.abc import Iterator, Mapping
@@ -17,11 +18,11 @@ from typing import Any
 
 from eulerlora_contract.output_files import write_text
 
-RESULTS = Path(__file__).parents[1] / "results"
+_RESULTS = Path(__file__).parents[1] / "results"
 _TEST = ("metric", "arm", "minus", "difference", "low", "high", "p", "adjusted_p", "detectable")
 
 
-def row_table(stored: Mapping[str, Any]) -> str:
+def _row_table(stored: Mapping[str, Any]) -> str:
     """CSV with a line for each variant and mode; a standard deviation has the divisor n - 1."""
     rows = [
         {"variant": row["variant"], "mode": row["mode"]}
@@ -37,20 +38,20 @@ def row_table(stored: Mapping[str, Any]) -> str:
     return _csv(list(columns), rows)
 
 
-def difference_table(stored: Mapping[str, Any]) -> str:
+def _difference_table(stored: Mapping[str, Any]) -> str:
     """CSV with a line for each tested difference, the primary one first, if there is one."""
     primary = [{**stored["primary"], "endpoint": "primary"}] if stored["primary"] else []
     secondary = [{**test, "endpoint": "secondary"} for test in stored["secondary"]]
     return _csv(["endpoint", *_TEST], [*primary, *secondary])
 
 
-def stored_tables(folder: Path) -> Iterator[tuple[Path, str]]:
+def _stored_tables(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yields path and content of the tables of all results in a folder."""
     for path in sorted(folder.glob("*.json")):
         stored = json.loads(path.read_text())
         if "rows" in stored:
-            yield path.with_suffix(".csv"), row_table(stored)
-            yield path.with_name(f"{path.stem}-differences.csv"), difference_table(stored)
+            yield path.with_suffix(".csv"), _row_table(stored)
+            yield path.with_name(f"{path.stem}-differences.csv"), _difference_table(stored)
 
 
 def _csv(columns: list[str], rows: list[dict[str, Any]]) -> str:
@@ -61,6 +62,12 @@ def _csv(columns: list[str], rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-if __name__ == "__main__":
-    for table, content in stored_tables(RESULTS):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=_RESULTS)
+    for table, content in _stored_tables(parser.parse_args().folder):
         write_text(table, content)
+
+
+if __name__ == "__main__":
+    main()

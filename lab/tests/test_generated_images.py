@@ -5,8 +5,7 @@ Skin without a lesion: usable corners of test images, and tones in the order of 
 Shifts change what their names state, deterministically, and keep the image's size.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,36 +13,30 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from eulerlora_lab.generated_images import (
-    GENERATED,
-    IMAGES,
-    PICTURES,
-    SHIFTS,
-    TYPOLOGY_ANGLES,
-    digits,
-    pictures,
-    plain_skin,
-    rendered_skin,
-    shifted,
-    with_shift,
-)
+from eulerlora_lab.generated_images import GENERATED
 from training.data.images import OUTSIDE, LabelledImage
 from training.evaluation.ood_sets import ood_sources
 
-SETS = (*(partial(pictures, name, kinds) for name, kinds in PICTURES.items()), digits)
+IMAGES = 200
+SHIFTS = [name for name, made in GENERATED.items() if made.group == "shifted"]
+DRAWN = ("noise", "solid-colours", "rendered-text", "digits-8x8")
+TYPES = [f"type-{number}" for number in range(1, 7)]
+
+
+def shifted(pixels: Tensor, name: str) -> Tensor:
+    (image,) = GENERATED[name].images([LabelledImage("a", pixels, 0)])
+    return image.pixels()
 
 
 def test_evaluate_knows_all_sets_and_those_of_a_group() -> None:
     assert ood_sources(["generated"]) == {name: made.group for name, made in GENERATED.items()}
     assert set(ood_sources(["shifted:generated"])) == set(SHIFTS)
-    assert ood_sources(["far:generated"]).keys() == GENERATED.keys() - SHIFTS.keys()
+    assert ood_sources(["far:generated"]).keys() == GENERATED.keys() - {*SHIFTS}
 
 
-@pytest.mark.parametrize("make", SETS)
-def test_equal_indices_give_equal_pictures_without_a_class(
-    make: Callable[[], Sequence[LabelledImage]],
-) -> None:
-    first, second = make(), make()
+@pytest.mark.parametrize("name", DRAWN)
+def test_equal_indices_give_equal_pictures_without_a_class(name: str) -> None:
+    first, second = (GENERATED[name].images([]) for _ in range(2))
     torch.rand(3)  # the global generator has no influence
     assert len(first) == IMAGES
     for index in (0, 1, IMAGES - 1):
@@ -55,7 +48,7 @@ def test_equal_indices_give_equal_pictures_without_a_class(
 
 def test_kinds_of_noise_differ_in_their_spatial_correlation() -> None:
     neighbours = {}
-    for image in pictures("noise", PICTURES["noise"], 6):
+    for image in GENERATED["noise"].images([])[:6]:
         pixels = image.pixels()[0].float()
         pairs = torch.stack([pixels[:, :-1].flatten(), pixels[:, 1:].flatten()])
         neighbours[image.name.split("/")[1]] = float(torch.corrcoef(pairs)[0, 1])
@@ -67,7 +60,7 @@ def test_kinds_of_noise_differ_in_their_spatial_correlation() -> None:
 def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits  # noqa: PLC0415 - reads a file
 
-    first = digits()[0].pixels().float()
+    first = GENERATED["digits-8x8"].images([])[0].pixels().float()
     blocks = first[0].unflatten(0, (8, 16)).unflatten(2, (8, 16)).mean(dim=(1, 3))
     expected = torch.tensor(load_digits().images[0]).float() * 255 / 16
     assert float(torch.corrcoef(torch.stack([blocks.flatten(), expected.flatten()]))[0, 1]) > 0.9
@@ -89,7 +82,7 @@ def lesion(border: int = 0) -> Tensor:
 
 def test_the_corner_without_a_lesion_is_used_with_the_cluster_of_its_image() -> None:
     image = LabelledImage("a", lesion(), 2, cluster="lesion 7", attributes={"sex": "male"})
-    corner, *rendered = plain_skin([image])
+    corner, *rendered = GENERATED["plain-skin"].images([image])
     assert (corner.name, corner.label) == ("plain-skin/corner/a", OUTSIDE)
     assert (corner.cluster, corner.attributes) == ("lesion 7", {})
     pixels = corner.pixels()
@@ -102,26 +95,21 @@ def test_images_without_a_uniform_bright_corner_and_half_of_the_set_are_left_out
     covered = torch.randint(0, 256, (3, 60, 80), generator=torch.Generator().manual_seed(0))
     images = [LabelledImage("covered", covered.to(torch.uint8), 0),
               LabelledImage("dark border", lesion(border=20), 0)]  # fmt: skip
-    assert [image.name.split("/")[1] for image in plain_skin(images)[:6]] == list(TYPOLOGY_ANGLES)
+    assert [
+        image.name.split("/")[1] for image in GENERATED["plain-skin"].images(images)[:6]
+    ] == TYPES
     many = [LabelledImage(str(index), lesion(), 0) for index in range(IMAGES)]
-    names = {image.name for image in plain_skin(many)}
+    names = {image.name for image in GENERATED["plain-skin"].images(many)}
     assert (len(names), sum("corner" in name for name in names)) == (IMAGES, IMAGES // 2)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_rendered_skin_is_darker_from_type_to_type_and_redder_than_blue(seed: int) -> None:
-    tones = np.array(
-        [
-            np.mean(
-                [
-                    rendered_skin(np.random.default_rng([seed, index]), *angles).mean(axis=(0, 1))
-                    for index in range(8)
-                ],
-                axis=0,
-            )
-            for angles in TYPOLOGY_ANGLES.values()
-        ]
-    )
+@pytest.mark.parametrize("group", range(3))
+def test_rendered_skin_is_darker_from_type_to_type_and_redder_than_blue(group: int) -> None:
+    rendered = GENERATED["plain-skin"].images([])[48 * group : 48 * (group + 1)]
+    by_type: dict[str, list[np.ndarray]] = {name: [] for name in TYPES}
+    for image in rendered:
+        by_type[image.name.split("/")[1]].append(image.pixels().float().mean(dim=(1, 2)).numpy())
+    tones = np.array([np.mean(of_type, axis=0) for of_type in by_type.values()])
     assert (np.diff(tones.mean(axis=1)) < 0).all()
     assert (tones[:, 0] > tones[:, 1]).all()
     assert (tones[:, 1] > tones[:, 2]).all()
@@ -187,7 +175,7 @@ def test_blur_agrees_with_scipy_with_sigma_relative_to_the_shorter_side() -> Non
 
 def test_changed_images_keep_their_labels_and_are_made_when_they_are_read(picture: Tensor) -> None:
     image = LabelledImage("a", picture, 2, "lesion 7", {"sex": "male"})
-    (image_read,) = with_shift([image], "noisy")
+    (image_read,) = GENERATED["noisy"].images([image])
     assert (image_read.name, image_read.label, image_read.cluster) == ("a", 2, "lesion 7")
     assert image_read.attributes == image.attributes
     changed = image_read.pixels()

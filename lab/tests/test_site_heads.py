@@ -1,51 +1,102 @@
 """The study of refitted heads: its metrics, and the order of its measurements."""
 
-from itertools import takewhile
+import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from sklearn.metrics import roc_auc_score
+from torch import Generator, Tensor
 
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora_lab.site_heads import (
-    ARMS,
-    LESIONS,
-    METRICS,
-    Archive,
-    Study,
-    results,
-    specificity,
-    summary,
-)
+from eulerlora_lab import site_heads
+
+METRICS = ("malignant AUROC", "melanoma AUROC", "specificity", "NLL")
+ARMS = ("thresholds only", "refitted", "site fit")
+LABELS = torch.arange(60) % 3
 
 
-def test_specificity_is_that_of_the_highest_threshold_that_finds_the_positives() -> None:
-    random = np.random.default_rng(0)
-    scores, positive = random.random(200).round(2), random.random(200) < 0.2
-    found = [t for t in np.unique(scores) if (scores[positive] >= t).mean() >= 0.95]
-    assert specificity(scores, positive) == (scores[~positive] < max(found)).mean()
-
-
-def test_an_arm_is_measured_on_the_same_lesions_as_the_shipped_heads() -> None:
-    random = torch.Generator().manual_seed(0)
+@pytest.fixture(scope="module")
+def heads() -> AdapterHeads:
     heads = AdapterHeads(4, 3, 1)
-    heads.initialise(random)
-    labels = torch.arange(60) % 3
-    features = torch.randn(60, 1, 1, 4, generator=random) + torch.eye(3, 4)[labels, None, None]
+    heads.initialise(Generator().manual_seed(0))
+    return heads
+
+
+@pytest.fixture(scope="module")
+def logits(heads: AdapterHeads) -> tuple[Tensor, Tensor]:
+    """Features (60, 4) of the images, and their logits (60, 3)."""
+    random = Generator().manual_seed(1)
+    features = torch.randn(60, 4, generator=random) + torch.eye(3, 4)[LABELS]
     features /= features.norm(dim=-1, keepdim=True)
-    logits = heads(features[:, 0, 0], torch.zeros(60, dtype=torch.int64)).detach().double()
+    of_heads = heads(features, torch.zeros(60, dtype=torch.int64)).detach().double()
+    return features, of_heads
+
+
+@pytest.fixture(scope="module")
+def summaries(
+    heads: AdapterHeads,
+    logits: tuple[Tensor, Tensor],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[dict[str, Any]]:
+    """The summaries of one split of an archive with a lesion for each image, in both modes."""
+    tmp_path = tmp_path_factory.mktemp("site heads")
+    features, of_heads = logits
     views = torch.zeros(60, 1, 1, dtype=torch.int64)
-    outputs = Trajectories.of(logits[:, None, None], features, views)
-    archive = Archive(
-        {"det": outputs, "stoch": outputs}, labels.numpy(), np.arange(60), np.arange(60)
+    outputs = vars(Trajectories.of(of_heads[:, None, None], features[:, None, None], views))
+    lesions = [f"{index:02}" for index in range(60)]
+    stored = {"labels": LABELS.tolist(), "lesions": lesions}
+    for name in ("ph2", "pad-ufes-20"):
+        modes = {"det": outputs, "stoch": outputs}
+        torch.save(stored | {"modes": modes}, tmp_path / f"{name}.pt")
+    config = SimpleNamespace(
+        class_names=["a", "mel", "b"],
+        target=SimpleNamespace(classes=["a"]),
+        temperatures={"det": 1.0, "stoch": 1.0},
     )
-    study = Study(heads, {"det": 1.0, "stoch": 1.0}, [0], 1)
-    rows = list(takewhile(lambda row: row["split"] == 0, results(study, archive)))
-    assert {row["lesions"] for row in rows} == {LESIONS[0]}  # a half has 30
-    assert not any(row["changed"] for row in rows if row["arm"] != "refitted")
-    first, *_ = entries = summary(rows)
-    assert len(entries) == 2 * len(ARMS)
-    for entry in entries:
+    checkpoint = SimpleNamespace(config=config, network=SimpleNamespace(heads=heads))
+    folders = [str(part) for name in ("--data", "--cache", "--out") for part in (name, tmp_path)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(site_heads, "load_checkpoint", lambda _: checkpoint)
+        patched.setattr("sys.argv", ["site_heads", *folders, "--splits", "1"])
+        site_heads.main()
+    assert b"<svg" in (tmp_path / "site-heads.svg").read_bytes()
+    written = json.loads((tmp_path / "site-heads.json").read_text())
+    assert written["ph2"] == written["pad-ufes-20"]
+    entries: list[dict[str, Any]] = written["ph2"]
+    return entries
+
+
+def test_metrics_are_those_of_the_half_that_is_not_local(
+    summaries: list[dict[str, Any]], logits: tuple[Tensor, Tensor]
+) -> None:
+    order = np.random.default_rng(0).permutation(60)
+    test = ~np.isin(np.arange(60), order[:30])
+    probabilities = logits[1].softmax(dim=-1).numpy()[test]
+    labels = LABELS.numpy()[test]
+    malignant, score = labels == 0, probabilities[:, 0]
+    found = [t for t in np.unique(score) if (score[malignant] >= t).mean() >= 0.95]
+    expected = {
+        "malignant AUROC": roc_auc_score(malignant, score),
+        "melanoma AUROC": roc_auc_score(labels == 1, probabilities[:, 1]),
+        "specificity": (score[~malignant] < max(found)).mean(),
+        "NLL": -np.log(probabilities[np.arange(30), labels]).mean(),
+    }
+    first = summaries[0]
+    assert {name: first[name][0] for name in METRICS} == pytest.approx(expected, abs=1e-4)
+
+
+def test_an_arm_is_measured_on_the_same_lesions_as_the_shipped_heads(
+    summaries: list[dict[str, Any]],
+) -> None:
+    assert [entry["arm"] for entry in summaries[::2]] == list(ARMS)
+    assert {entry["lesions"] for entry in summaries} == {20}  # a half has 30
+    assert not any(entry["changed"] for entry in summaries if entry["arm"] != "refitted")
+    first = summaries[0]
+    for entry in summaries:
         for metric in METRICS:
             gain = entry[metric][0] - first[metric][0]
             assert abs(entry[f"gain, {metric}"][0] - gain) < 2e-4  # both modes are equal here

@@ -1,24 +1,40 @@
 """The tables beside the stored results are those of the program."""
 
 import csv
-from io import StringIO
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
-from eulerlora_lab.stored_tables import RESULTS, difference_table, row_table, stored_tables
+from eulerlora_lab import stored_tables
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 
-def test_each_stored_table_is_that_of_its_results() -> None:
-    tables = list(stored_tables(RESULTS))
+def test_each_stored_table_is_that_of_its_results(
+    tmp_path: Path, program: Callable[..., str]
+) -> None:
+    for path in RESULTS.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    program(stored_tables.main, tmp_path)
+    tables = list(tmp_path.glob("*.csv"))
     assert len(tables) == 2 * 7
-    for path, content in tables:
-        assert path.read_text() == content, path.name
+    for path in tables:
+        assert path.read_text() == (RESULTS / path.name).read_text(), path.name
 
 
-def test_a_row_has_mean_and_deviation_over_seeds_and_a_test_its_endpoint() -> None:
+def test_a_row_has_mean_and_deviation_over_seeds_and_a_test_its_endpoint(
+    tmp_path: Path, program: Callable[..., str]
+) -> None:
     test = {"metric": "nll", "arm": "a", "minus": "b", "difference": -0.1, "by_seed": [0]}
     row = {"variant": "a", "mode": "det", "metrics_by_seed": {"nll": [1.0, 2.0], "x": [None, 1]}}
     stored = {"rows": [row], "primary": test, "secondary": [test]}
+    (tmp_path / "t.json").write_text(json.dumps(stored))
+    program(stored_tables.main, tmp_path)
     expected = {"variant": "a", "mode": "det", "nll mean": "1.5", "nll sd": "0.70711"}
-    assert list(csv.DictReader(StringIO(row_table(stored)))) == [expected]
-    differences = list(csv.DictReader(StringIO(difference_table(stored))))
+    with (tmp_path / "t.csv").open() as file:
+        assert list(csv.DictReader(file)) == [expected]
+    with (tmp_path / "t-differences.csv").open() as file:
+        differences = list(csv.DictReader(file))
     assert [line["endpoint"] for line in differences] == ["primary", "secondary"]
     assert differences[0]["difference"] == "-0.1"
