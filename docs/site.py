@@ -17,6 +17,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pydantic import BaseModel
 
+from eulerlora.checkpoint.files import CARD_FILES
 from eulerlora_contract.problems import SENT_BY_SERVICE
 from eulerlora_contract.program import program
 from examples.notebooks import cells
@@ -44,7 +45,11 @@ OUTSIDE = {
     "lab/results/rates.svg": "results/rates.svg",
     "lab/results/site-heads.svg": "results/site-heads.svg",
     f"{CARD}/README.md": "results/model-card.md",
-    **{f"{CARD}/{chart.name}": f"results/{chart.name}" for chart in (ROOT / CARD).glob("*-*.png")},
+    **{
+        f"{CARD}/{beside.name}": f"results/{beside.name}"
+        for pattern in CARD_FILES
+        for beside in (ROOT / CARD).glob(pattern)
+    },
 } | {
     f"examples/{path.name}": f"learn/{path.stem}.md"
     for path in ROOT.glob("examples/*.py")

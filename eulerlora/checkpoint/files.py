@@ -3,12 +3,14 @@
 Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
 `backbone.safetensors` unless the backbone is one of torchvision's published weights,
 `ood.safetensors` if feature statistics were fitted, `training_images.safetensors` if the digests of
-the training images are known, and a chart `reliability-*.png` if the card shows an evaluation. A
+the training images are known, and beside a card that shows an evaluation a chart
+`reliability-*.png` and a table of all results `results-*.csv`. A
 checkpoint is data: no pickle in it is ever read, and only regular files are.
 
 A checkpoint never changes: what fits it again writes a new folder (`copy_checkpoint`), and only
-`README.md` and its chart are replaced. Should somebody edit the files while they are read, a loaded
-model is still that of its revision: `config.json` is read once, and has the digests of all tensors.
+`README.md` and the files beside it are replaced. Should somebody edit the files while they are
+read, a loaded model is still that of its revision: `config.json` is read once, and has the digests
+of all tensors.
 
 The known answer is an image with the probabilities that an intact model returns in float32 on a
 CPU: `known_answer.png` has smooth random colours, and `known_answer.json` has its SHA-256 and the
@@ -280,9 +282,9 @@ FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safete
 CALIBRATION_IMAGES = "calibration"
 """The digests of images that thresholds, temperatures or sets were fitted to, in the latter."""
 CONFIG_FILE, _ADAPTERS_FILE = "config.json", "adapters.safetensors"
-CARD_CHARTS = "reliability-*.png"
-"""The chart of the model card, whose name has a digest, so that `README.md` names the right one."""
-_COPIED = (_ADAPTERS_FILE, BACKBONE_FILE, CARD_CHARTS, "LICENSE*")
+CARD_FILES = ("reliability-*.png", "results-*.csv")
+"""Beside the model card; their names have a digest, so that `README.md` names the right ones."""
+_COPIED = (_ADAPTERS_FILE, BACKBONE_FILE, *CARD_FILES, "LICENSE*")
 DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
 """The folder of the checkpoint that ships with the package."""
 

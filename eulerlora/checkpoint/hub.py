@@ -8,15 +8,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from eulerlora.checkpoint.files import CARD_CHARTS, FEATURES_FILE, TRAINING_IMAGES_FILE
+from eulerlora.checkpoint.files import CARD_FILES, FEATURES_FILE, TRAINING_IMAGES_FILE
 from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.checkpoint.weights import BACKBONE_FILE
 from eulerlora_contract.errors import HubError
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 PREFIX = "hf://"
-_FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*", SIGNATURE_FILE)
-_OPTIONAL = (BACKBONE_FILE, CARD_CHARTS, FEATURES_FILE, SIGNATURE_FILE, TRAINING_IMAGES_FILE)
+_FILES = ("*.json", "*.safetensors", "*.md", "*.png", *CARD_FILES, "LICENSE*", SIGNATURE_FILE)
+_OPTIONAL = (BACKBONE_FILE, *CARD_FILES, FEATURES_FILE, SIGNATURE_FILE, TRAINING_IMAGES_FILE)
 """Files that not every checkpoint has: an upload deletes those of an earlier one."""
 _PICKLES = ("pytorch_model*.bin", "open_clip_pytorch_model.bin")
 

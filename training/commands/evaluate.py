@@ -40,7 +40,7 @@ _MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A new folder for report.json, report.md, charts and predictions.csv.gz.",
+    help="A new folder for report.json, report.md, charts, results.csv and predictions.csv.gz.",
 )
 @click.option(
     "--figures",
@@ -166,28 +166,20 @@ def seeds_command(reports: tuple[Path, ...]) -> None:
 @click.argument("checkpoint", type=PATH)
 @click.option("--report", type=PATH, required=True, help="Folder written by `evaluate --out`.")
 @click.option(
-    "--comparison", type=PATH, help="Markdown file, included as a section on other methods."
-)
-@click.option(
-    "--performance",
+    "--section",
+    "sections",
     type=PATH,
-    help="Markdown file of `eulerlora policy show --performance`, for the section Known weakness.",
+    multiple=True,
+    help="Markdown file with a heading, added after the results. Repeat it for several.",
 )
-def card_command(
-    checkpoint: Path,
-    report: Path,
-    comparison: Path | None,
-    performance: Path | None,
-) -> None:
+def card_command(checkpoint: Path, report: Path, sections: tuple[Path, ...]) -> None:
     """Write the model card of a checkpoint, its README.md, from its report."""
     from training.reporting.model_card import write_model_card  # noqa: PLC0415 - imports matplotlib
 
-    write_model_card(checkpoint, report, _read_text(comparison), _read_text(performance))
+    write_model_card(checkpoint, report, {path.name: _read_text(path) for path in sections})
 
 
-def _read_text(path: Path | None) -> str:
-    if path is None:
-        return ""
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

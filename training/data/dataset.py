@@ -11,8 +11,8 @@ from training.data.images import ImageParts, OnBad
 from training.data.splits import Part, Split
 
 INTERVALS = (
-    "The confidence intervals cover the choice of test images. They do not cover another training "
-    "seed, another camera or another clinic."
+    "Brackets contain 95% intervals. They cover the choice of test images, not another training "
+    "seed, camera or clinic."
 )
 IMAGENET = "a part of ImageNet (Deng et al., CVPR 2009), for non-commercial research."
 PHOTOGRAPHS, DERMATOSCOPY = "everyday photographs", "dermatoscopic images"

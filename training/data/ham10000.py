@@ -81,35 +81,24 @@ class Ham10000(DataSet):
     hub_licence = "cc-by-nc-4.0"
     family = DERMATOSCOPY
     intended = (
-        "Demonstration and research on uncertainty estimation in image classification. The model "
-        "is not a medical device and has not been clinically validated."
+        "For demonstration and research. The model is not a medical device and has not been "
+        "clinically validated."
     )
     misuses = (
         "decisions about anyone's care, alone or as a second reader;",
-        "exclusion of melanoma or any other cancer: section By class gives the share of missed "
-        "images;",
-        "images other than dermatoscopic images, such as phone photographs, clinical photographs "
-        "or histology;",
-        "conditions outside the seven classes: the model always assigns one of the seven, and the "
-        "flags for out-of-distribution images miss some of them;",
-        "skin types, ages or body sites with few training images: HAM10000 is mostly from light "
-        "skin, and section By group gives the number of test images;",
-        "estimates of prevalence: the class frequencies are those of an archive, not of a clinic;",
+        "exclusion of melanoma or any other cancer: it misses some of each;",
+        "images other than dermatoscopic ones, such as photographs or histology;",
+        "other conditions: it always assigns one of the seven classes;",
+        "dark skin: HAM10000 is mostly from light skin;",
+        "estimates of prevalence: the class frequencies are those of an archive;",
         "commercial use: the licence of the data forbids it.",
     )
     limits = (
-        "Test and training images come from the same two sites (Vienna and Queensland) and "
-        "cameras. Expect lower accuracy elsewhere.",
-        "53% of the HAM10000 labels are from histology; the others are from follow-up, expert "
-        "consensus or confocal microscopy, and almost all of these are `nv`.",
+        "Test and training images are from the same two clinics and cameras. Expect lower accuracy "
+        "elsewhere.",
+        "53% of the labels are from histology; almost all others are `nv`.",
         INTERVALS,
-        "Small classes and groups have wide intervals: read the interval before the value.",
-        "What an OOD threshold keeps of in-distribution images does not determine the share of "
-        "out-of-distribution images that it flags; section Out-of-distribution images gives "
-        "that share for the listed sets only, and says which of them resemble what training was "
-        "shown.",
-        "The flags miss some changes of camera and light: the sets of group `shifted` show "
-        "how the accuracy falls and how many images are flagged.",
+        "The flags miss some unknown images, and some changes of camera and light (`shifted`).",
     )
 
     def is_in(self, path: Path) -> bool:

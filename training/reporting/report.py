@@ -4,9 +4,9 @@ The columns of the predictions are described in docs/how-to/evaluate.md.
 """
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from gzip import GzipFile
-from io import BytesIO, TextIOWrapper
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 from eulerlora.answer import Predictions
@@ -16,7 +16,7 @@ from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.printable import printable
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
-from training.evaluation.intervals import MIN_CLUSTERS
+from training.evaluation.intervals import MIN_CLUSTERS, Estimate, Proportion
 from training.evaluation.report_schema import (
     JSON,
     ModeReport,
@@ -28,10 +28,13 @@ from training.evaluation.report_schema import (
 from training.recipe.schema import SOURCE
 from training.reporting.charts import FigureFormat, chart_files, write_figure
 from training.reporting.tables import (
+    CARD_CLASSES,
     FEW_IMAGES,
     FEW_TARGETS,
     METRICS,
     TOO_FEW,
+    card_class_table,
+    card_table,
     cell,
     class_table,
     counted_images,
@@ -67,10 +70,11 @@ _OOD_NOTE = (
     "`unfamiliar`. Images of the test part are positive in AUROC and in the FPR at 95% TPR. The "
     "share flagged uses the checkpoint's thresholds."
 )
-PREDICTIONS = "predictions.csv.gz"
+PREDICTIONS, RESULTS = "predictions.csv.gz", "results.csv"
 _PREDICTIONS_NOTE = (
-    f"`{PREDICTIONS}` has a row for each image, set and mode: the true class, the probability of "
-    "each class, entropies, scores and flags, from which all figures can be computed again."
+    f"`{RESULTS}` has all figures. `{PREDICTIONS}` has a row for each image, set and mode: the "
+    "true class, the probability of each class, entropies, scores and flags, from which all "
+    "figures can be computed again."
 )
 _OPEN = (
     "where the images come from, their licence, and the consent or approval for their use",
@@ -91,7 +95,7 @@ def write_report(
     figures: Sequence[FigureFormat] = (),
     pictures: bool = False,
 ) -> None:
-    """Writes `report.md`, charts, predictions and `report.json`.
+    """Writes `report.md`, charts, predictions, `results.csv` and `report.json`.
 
     Args:
         folder: Empty, such as that of `new_folder`.
@@ -107,6 +111,7 @@ def write_report(
             write_figure(chart.figure, path)
         sections.append(f"![{chart.alt_text}]({chart.name})")
     _write(folder / PREDICTIONS, predictions_csv(evaluation))
+    _write(folder / RESULTS, results_csv(report))
     sections += ["## Predictions", _PREDICTIONS_NOTE]
     sections += ["## Checklist for a paper", _checklist(report)]
     _write(folder / "report.md", ("\n\n".join(sections) + "\n").encode())
@@ -181,6 +186,18 @@ def summary_sections(report: Report) -> list[str]:
     if report.probe is not None:
         sections.append(probe_note(report.probe))
     return [section for section in [*sections, intervals_note(report)] if section]
+
+
+def card_results(report: Report) -> list[str]:
+    """The paragraphs of a model card: the main figures and what they rest on."""
+    few = f"The {CARD_CLASSES} classes with the lowest sensitivity:\n\n"
+    sections = [
+        data_summary(report),
+        card_table(report),
+        probe_note(report.probe) if report.probe is not None else "",
+        few * (len(report.modes[0].classes) > CARD_CLASSES) + card_class_table(report),
+    ]
+    return [section for section in sections if section]
 
 
 def data_summary(report: Report) -> str:
@@ -358,6 +375,82 @@ def _groups_note(report: Report) -> str:
 def _write(path: Path, content: bytes) -> None:
     with atomic_write(path) as partial:
         partial.write_bytes(content)
+
+
+def results_csv(report: Report) -> bytes:
+    """All figures of a report as CSV, a row for each.
+
+    The columns: mode; part, such as `test part`, `class`, an attribute of groups, a group of
+    out-of-distribution sets, or `prediction set 0.9`; name in that part; metric; value with its
+    95% interval; for a share also its hits, images and clusters. An empty cell means that the
+    figure or its interval is not defined.
+    """
+    text = StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_RESULT_COLUMNS)
+    for mode in report.modes:
+        for part, name, metrics in _result_parts(report, mode):
+            for metric, value in metrics.items():
+                writer.writerow([mode.title, part, name, metric, *_result_cells(value)])
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+_RESULT_COLUMNS = (
+    "mode",
+    "part",
+    "name",
+    "metric",
+    "value",
+    "low",
+    "high",
+    "hits",
+    "images",
+    "clusters",
+)
+_Results = Mapping[str, Estimate | Proportion | float | None]
+
+
+def _result_cells(value: Estimate | Proportion | float | None) -> list[float | str | None]:
+    match value:
+        case Proportion():
+            share = [f"{number:.6g}" for number in (value.share, value.low, value.high)]
+            return [*share, value.hits, value.images, value.clusters]
+        case Estimate():
+            numbers = (value.value, value.low, value.high)
+            return [*(None if n is None else f"{n:.6g}" for n in numbers), None, None, None]
+    return [None if value is None else f"{value:.6g}", *[None] * 5]
+
+
+def _result_parts(report: Report, mode: ModeReport) -> Iterator[tuple[str, str, _Results]]:
+    """Yields part, name and figures."""
+    yield "test part", "", mode.metrics
+    yield f"less {report.modes[0].title}", "", mode.difference
+    yield "test part", "threshold", mode.thresholds
+    yield "test part", "flagged", mode.flagged
+    for score, ranking in mode.error_ranking.items():
+        yield "wrong labels", score, ranking
+    for name, of_class in mode.classes.items():
+        shares = {
+            key: getattr(of_class, key)
+            for key in ("sensitivity", "specificity", "predictive_value")
+        }
+        yield "class", name, shares | dict(of_class.ranking)
+    for sets in mode.prediction_sets:
+        part = f"prediction set {sets.coverage:g}"
+        yield part, "", {"mean_size": sets.mean_size}
+        for name, covered in sets.classes.items():
+            yield part, name, {"covered": covered.units, "mean_size": covered.mean_size}
+    for attribute, groups in mode.groups.items():
+        for name, group in groups.items():
+            counts = {"images": group.images, "clusters": group.clusters, "target": group.target}
+            shares = {"sensitivity": group.sensitivity, "specificity": group.specificity}
+            yield attribute, name, counts | dict(group.metrics) | shares
+    for name, ood in mode.ood.items():
+        part = report.ood_sets[name].group
+        yield part, name, {"accuracy": ood.accuracy}
+        for score, of_score in ood.scores.items():
+            figures = {**of_score.metrics, "flagged": of_score.flagged}
+            yield part, name, {f"{score}_{key}": value for key, value in figures.items()}
 
 
 def predictions_csv(evaluation: Evaluation) -> bytes:

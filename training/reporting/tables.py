@@ -48,6 +48,9 @@ SCORE_NAMES: Mapping[ScoreName, str] = {
     "feature_distance": "feature distance",
 }
 _FLAGGED_NAMES = {name: f"flagged by {SCORE_NAMES[score]}" for score, name in FLAG_METRICS.items()}
+_CARD_METRICS = ("accuracy", "macro_auroc", "ece", "nll")
+CARD_CLASSES = 10
+"""Classes with a row in a model card, which is one page."""
 FEW_IMAGES = 50
 FEW_TARGETS = 10
 TOO_FEW = "too few"
@@ -115,6 +118,65 @@ def metrics_table(report: Report) -> str:
             shares = [cell(mode.flagged.get(score)) for mode in modes]
             rows += [[f"OOD threshold, {name}", *limits], [f"flagged by {name}", *shares]]
     return markdown_table(["", *(mode.title for mode in modes)], rows)
+
+
+def card_table(report: Report) -> str:
+    """The main metrics of a model card, and the range of flagged shares in each group of sets.
+
+    The latter are those of the feature distance, where it has a threshold, which flags most.
+    """
+    rows = [
+        [METRICS[key], *(cell(mode.metrics.get(key)) for mode in report.modes)]
+        for key in _CARD_METRICS
+    ]
+    scores = [score for score in FLAG_METRICS if any(score in m.flagged for m in report.modes)]
+    for score in scores:
+        shares = (_share(mode.flagged.get(score)) for mode in report.modes)
+        rows.append([f"flagged by {SCORE_NAMES[score]}", *shares])
+    for group, names in ood_groups(report).items():
+        for score in scores[-1:]:
+            ranges = [_flagged_range(mode, names, score) for mode in report.modes]
+            if any(ranges):
+                sets = f"{len(names)} {group} set{'s' * (len(names) > 1)}"
+                title = f"flagged by {SCORE_NAMES[score]}, {sets}"
+                rows.append([title, *(found or "n/a" for found in ranges)])
+    return markdown_table(["", *(mode.title for mode in report.modes)], rows)
+
+
+def _flagged_range(mode: ModeReport, names: Sequence[str], score: ScoreName) -> str | None:
+    flagged = [
+        mode.ood[name].scores[score].flagged for name in names if score in mode.ood[name].scores
+    ]
+    shares = [one.share for one in flagged if one is not None]
+    return f"{min(shares):.2f} to {max(shares):.2f}" if shares else None
+
+
+def _share(value: Proportion | None) -> str:
+    return "n/a" if value is None else value.text()
+
+
+def card_class_table(report: Report) -> str:
+    """The sensitivity of each class in the last mode; with many classes, the lowest ones."""
+    mode = report.modes[-1]
+
+    def lowest(name: str) -> float:
+        sensitivity = mode.classes[name].sensitivity
+        return 2.0 if sensitivity is None else sensitivity.share  # those without images last
+
+    names = list(mode.classes)
+    if len(names) > CARD_CLASSES:
+        names = sorted(names, key=lowest)[:CARD_CLASSES]
+    clustered = report.sampled != "picture"
+    rows = [
+        [
+            name,
+            _counts(mode.classes[name].sensitivity, clustered)[-1],
+            _share(mode.classes[name].sensitivity),
+        ]
+        for name in names
+    ]
+    counted = f"{report.sampled}s" if clustered else "images"
+    return markdown_table(["class", counted, f"sensitivity, {mode.title}"], rows)
 
 
 def intervals_note(report: Report) -> str:

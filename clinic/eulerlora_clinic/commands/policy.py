@@ -37,7 +37,12 @@ def policy_command() -> None:
     is_flag=True,
     help="Print the measured sensitivity and specificity instead, as Markdown.",
 )
-def show_command(file: Path | None, measured: bool) -> None:
+@click.option(
+    "--card",
+    is_flag=True,
+    help="Print a section for the model card instead; see `eulerlora card --section`.",
+)
+def show_command(file: Path | None, measured: bool, card: bool) -> None:
     """Print the packaged policy, which is the default, or a policy file."""
     from eulerlora_clinic.policy.policy import (  # noqa: PLC0415
         DEFAULT_FILE,
@@ -45,14 +50,22 @@ def show_command(file: Path | None, measured: bool) -> None:
         parse_policy,
         read_policy_text,
     )
-    from eulerlora_clinic.policy.results import UNKNOWN, performance  # noqa: PLC0415
+    from eulerlora_clinic.policy.results import (  # noqa: PLC0415
+        UNKNOWN,
+        card_section,
+        performance,
+    )
 
     text = default_policy_text() if file is None else read_policy_text(file)
-    if not measured:
+    if not (measured or card):
         click.echo(text, nl=False)
         return
-    shown = performance(parse_policy(text, DEFAULT_FILE if file is None else str(file)))
-    click.echo(UNKNOWN if shown is None else shown.markdown)
+    policy = parse_policy(text, DEFAULT_FILE if file is None else str(file))
+    if card:
+        click.echo(card_section(policy) or UNKNOWN)
+    else:
+        shown = performance(policy)
+        click.echo(UNKNOWN if shown is None else shown.markdown)
 
 
 @click.command(

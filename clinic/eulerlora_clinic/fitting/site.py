@@ -9,7 +9,6 @@ cross-fitted outputs, those of each lesion by heads that were fitted without it.
 
 import copy
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -51,6 +50,7 @@ from eulerlora_clinic.fitting.policy import (
     measure_policy,
     policy_inputs,
 )
+from eulerlora_clinic.fitting.site_card import site_card
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import new_folder
@@ -76,7 +76,6 @@ from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Ints, proportion
 from training.evaluation.prediction_sets import set_coverages
 from training.recipe.schema import CALIBRATED_SAMPLES
-from training.reporting.model_card import site_sections
 
 _HEADS, _TEMPERATURE = "heads", "temperature"
 
@@ -104,7 +103,6 @@ keeps 95% is then below 95%. Results state the confidence in both cases.
 """
 
 _FEATURE_FOLDS = 2
-_SECTION = re.compile(r"^## ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -518,7 +516,7 @@ def calibrate_site(
             partial,
             source,
             written.config,
-            _site_card(stored_card(source), written.config),
+            site_card(stored_card(source), written.config),
             _digests(known, of_fit, fit),
             None if fit.distance is None else fit.distance.statistics,
             adapters,
@@ -670,17 +668,3 @@ def _measure_site(
         for name, covered in sets.classes.items():
             results[f"coverage of {sets.coverage:g} for {unit}s of {name}"] = covered.units.text()
     return SiteMeasurement(results, measured, trajectories.flat_log_probabilities)
-
-
-def _site_card(card: str, config: CheckpointConfig) -> str:
-    """A model card with the section on local pictures as its first one.
-
-    Args:
-        card: Of the checkpoint with the same weights; it may have such a section already.
-        config: Of the new checkpoint.
-    """
-    head, *sections = _SECTION.split(card)
-    new = [f"{title}\n\n{text}\n\n" for title, text in site_sections(config)]
-    titles = tuple(f"{title}\n" for title, _ in site_sections(config))
-    kept = [section for section in sections if not section.startswith(titles)]
-    return "## ".join([head.rstrip("\n") + "\n\n", *new, *kept])

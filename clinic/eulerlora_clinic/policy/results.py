@@ -328,6 +328,14 @@ EXPLANATION = (
     "The last column is the share of the target among those with an urgent image. Brackets contain "
     "95% intervals, which are exact unless lesions share a group. Image quality is not considered."
 )
+_FITTED_NOTE = (
+    "Its thresholds were fitted on images like those of the training; expect other figures "
+    "elsewhere."
+)
+_CARD_NOTE = (
+    "Sensitivity counts what is urgent, referred or unfamiliar; specificity counts what is not. "
+    "Figures by group: `eulerlora policy show --performance`."
+)
 _GROUP_HEADER = ("images", "sensitivity, {target}", "specificity", "AUROC, {target}")
 GROUP_NOTE = (
     "Sensitivity and specificity as above, for all target classes; the AUROC is that of their "
@@ -418,6 +426,28 @@ def performance(policy: Policy) -> Performance | None:
     )
 
 
+def card_section(policy: Policy) -> str | None:
+    """A section in Markdown for the model's card; None if the policy was not measured."""
+    evidence = policy.evidence
+    if evidence is None or not evidence.measured:
+        return None
+    target, fit = policy.target, " ".join(_fit_sentences(policy.target, evidence))
+    table = MarkdownTable(
+        ("", f"sensitivity, {target.critical.name}", "specificity", f"{target.name} among urgent"),
+        [
+            (
+                _named(one),
+                f"{_sensitivity(one.critical)} ({one.critical.lesions:,})",
+                f"{_specificity(one)} ({one.others.lesions:,})",
+                _predictive_value(one.urgent),
+            )
+            for one in evidence.measured
+        ],
+    )
+    origin = f"Policy version {policy.version}, for revision {evidence.revision}. {fit}"
+    return "\n\n".join([f"## Triage\n\n{origin} {_FITTED_NOTE}", table.markdown, _CARD_NOTE])
+
+
 def _group_row(one: MeasuredEvidence, group: GroupEvidence) -> list[str]:
     figures = (group.sensitivity, group.specificity, group.auroc)
     return [f"{_named(one)}: {group.attribute} {group.value}", *map(_figure, figures)]
@@ -449,7 +479,7 @@ def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> Mar
         (
             _named(one),
             *(
-                f"{interval(counts.sensitivity, counts.sensitivity_low, counts.sensitivity_high)} "
+                f"{_sensitivity(counts)} "
                 f"({counts.lesions - counts.neither:,}/{counts.lesions:,}, of these "
                 f"{counts.unfamiliar:,} only as unfamiliar)"
                 for counts in _lesions_by_group(one, target).values()
@@ -484,6 +514,10 @@ def _predictive_value(urgent: UrgentEvidence | None) -> str:
     low, high = urgent.predictive_value_low, urgent.predictive_value_high
     share = interval(urgent.predictive_value, low, high)
     return f"{share} ({urgent.target:,}/{urgent.lesions:,})"
+
+
+def _sensitivity(counts: TargetEvidence) -> str:
+    return interval(counts.sensitivity, counts.sensitivity_low, counts.sensitivity_high)
 
 
 def _specificity(one: MeasuredEvidence) -> str:

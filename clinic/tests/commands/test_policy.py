@@ -26,7 +26,7 @@ from eulerlora_clinic.policy.policy import (
     default_policy_text,
     parse_policy,
 )
-from eulerlora_clinic.policy.results import UNKNOWN, performance
+from eulerlora_clinic.policy.results import UNKNOWN, card_section, performance
 from eulerlora_contract import program
 from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
@@ -45,6 +45,9 @@ def test_show_prints_the_measured_performance_of_a_file(tmp_path: Path) -> None:
     for arguments in (["--performance"], [str(path), "--performance"]):
         done = CliRunner().invoke(show_command, arguments)
         assert (done.exit_code, done.stdout) == (0, shown.markdown + "\n")
+    done = CliRunner().invoke(show_command, [str(path), "--card"])
+    assert done.stdout == f"{card_section(default_policy())}\n"
+    assert done.stdout.startswith("## Triage\n")
     path.write_text(default_policy_text().split("[evidence]")[0])
     done = CliRunner().invoke(show_command, [str(path), "--performance"])
     assert done.stdout == UNKNOWN + "\n"

@@ -31,6 +31,7 @@ from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from eulerlora_clinic.fitting.commands import site_command
 from eulerlora_clinic.fitting.policy import PolicyFile
 from eulerlora_clinic.fitting.site import SiteReport, calibrate_site, fit_offset, split_images
+from eulerlora_clinic.fitting.site_card import card_section
 from eulerlora_clinic.policy.policy import parse_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
@@ -44,7 +45,7 @@ from training.data.dataset import LabelTable
 from training.data.images import ImageParts, LabelledImage
 from training.data.local_images import LocalImages, read_local_images
 from training.data.units import Units
-from training.reporting.model_card import site_sections
+from training.reporting.model_card import model_card
 
 CPU = "cpu"
 
@@ -75,6 +76,9 @@ def test_the_written_checkpoint_is_that_of_the_report_and_the_source_keeps_its_f
     assert all(part.result for part in report.parts if part.met)
     card = (out / "README.md").read_text()
     assert card.index("20 of `mel`") < card.index("## Classes")
+    facts = checkpoint.config.provenance | {"imported": {"format": "adapt"}}
+    config = checkpoint.config.model_copy(update={"provenance": facts})
+    assert "## Site calibration\n" in model_card(config, None)  # by the entry point
     assert "site" not in read_config(site_source).provenance
     assert stored_revision(site_source) != report.revision
     for name in ("adapters.safetensors", "backbone.safetensors", "known_answer.png"):
@@ -175,12 +179,13 @@ def test_a_calibration_forgets_what_a_site_fitted(out: Path, local: LocalImages)
     cpu = torch.device(CPU)
     parts = ImageParts("elsewhere", (), {"train": local.images, "calibration": local.images})
     config = calibrate(load_checkpoint(out), parts, cpu, [1]).config
-    assert site_sections(config) == []
+    assert card_section(config) is None
     facts = read_config(out).provenance["site"] | {"heads": True}
     provenance = config.provenance | {"site": facts}
     refitted = config.model_copy(update={"provenance": provenance})
     source = replace(load_checkpoint(out), config=refitted)
-    ((_, section),) = site_sections(calibrate(source, parts, cpu, [1]).config)
+    section = card_section(calibrate(source, parts, cpu, [1]).config)
+    assert section is not None
     assert "The heads were refitted" in section
     assert "keep at least" not in section
 

@@ -12,6 +12,7 @@ import torch
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import (
+    CARD_FILES,
     DEFAULT_CHECKPOINT,
     load_checkpoint,
     read_config,
@@ -55,7 +56,9 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
     trained: Path, labelled: Path
 ) -> None:
     (chart,) = trained.glob("reliability-*.png")
-    assert chart.name in (trained / "README.md").read_text()
+    (results,) = trained.glob("results-*.csv")
+    card = (trained / "README.md").read_text()
+    assert all(f"]({beside.name})" in card for beside in (chart, results))
     assert sorted(path.name for path in trained.iterdir()) == [
         "README.md",
         "adapters.safetensors",
@@ -66,6 +69,7 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
         "ood.safetensors",
         chart.name,
         "report",
+        results.name,
         "training_images.safetensors",
     ]
     parts = read_dataset(dataset_settings(read_config(trained)), labelled).parts
@@ -117,8 +121,9 @@ def test_evaluate_repeats_the_report_of_training_and_the_card_follows_from_it(
     for name in names:
         assert (out / name).read_bytes() == (trained_copy / "report" / name).read_bytes()
 
-    files = [trained_copy / "README.md", *trained_copy.glob("reliability-*.png")]
-    assert len(files) == 2
+    files = [trained_copy / "README.md"]
+    files += [file for pattern in CARD_FILES for file in trained_copy.glob(pattern)]
+    assert len(files) == 3
     before = [file.read_bytes() for file in files]
     for file in files:
         file.unlink()

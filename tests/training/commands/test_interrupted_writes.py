@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.checkpoint.files import (
-    CARD_CHARTS,
+    CARD_FILES,
     load_checkpoint,
     predict_known_answer,
     read_known_answer,
@@ -172,9 +172,9 @@ def state(path: Path) -> State:
         outputs = predict_known_answer(checkpoint.network, known.pixels, known.draws, temperatures)
         assert known.fault(outputs, "float32") is None
         card = files["README.md"].read_text()
-        for chart in path.glob(CARD_CHARTS):
-            if chart.name not in card:
-                del files[chart.name]
+        for beside in (file for pattern in CARD_FILES for file in path.glob(pattern)):
+            if beside.name not in card:
+                del files[beside.name]
     contents = {name: file.read_bytes() for name, file in files.items()}
     if BACKBONE_FILE in files:  # the order of its metadata is random
         backbone = load_backbone(files[BACKBONE_FILE]).backbone

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +14,14 @@ from torchvision.models import VisionTransformer
 from eulerlora import DataError, Preprocessing, adapt
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, stored_revision
+from eulerlora_contract.checkpoints import ClassName
 from tests.checkpoint_files import write_config
 from tests.conftest import config_of, random_network
 from tests.program import run, succeed
 from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json
-from training.reporting.model_card import model_card, write_model_card
-from training.reporting.report import basis_notes, data_summary, result_sections
-from training.reporting.tables import metrics_table
+from training.reporting.model_card import CardFiles, model_card, write_model_card
+from training.reporting.report import basis_notes, card_results, data_summary, results_csv
 
 
 def config_with_facts(
@@ -60,10 +61,17 @@ def config_with_facts(
 def test_the_card_states_use_results_data_and_licence(kind: str) -> None:
     config = config_with_facts(kind)
     card = model_card(config, REPORT)
-    assert metrics_table(REPORT) in card
-    for title, text in result_sections(REPORT):
-        assert f"## {title}\n\n{text}\n" in card
-    assert "![Reliability diagrams, det and stoch, 4 samples](reliability.png)" in card
+    assert all(text in card for text in card_results(REPORT))
+    for line in (
+        "| accuracy | 0.510 [0.460, 0.560] | 0.540 [0.490, 0.590] |",
+        "| flagged by MSP | 0.049 [0.038, 0.063] | n/a |",
+        "| flagged by feature distance, 1 far set | 0.80 to 0.80 | n/a |",
+        "| red | 12 | 0.250 [0.055, 0.572] |",
+        "| blue | 0 | n/a |",
+    ):
+        assert f"{line}\n" in card
+    assert "[All results](results.csv)" in card
+    assert "![Reliability diagrams](reliability.png)" in card
     assert "1,000 steps in 2 min" in card
     assert "squares, lesion split" in card
     assert ("not a medical device" in " ".join(card.split())) == (kind == "ham10000")
@@ -156,6 +164,28 @@ def test_the_card_names_classes_with_sensitivity_zero() -> None:
     assert "misclassifies" not in model_card(config, REPORT)
 
 
+def test_a_card_of_many_classes_is_still_one_page() -> None:
+    many = {f"c{number}": ClassMetrics(share(number, 30), None, None) for number in range(30)}
+    modes = [replace(mode, classes=many) for mode in REPORT.modes]
+    config = config_with_facts("imagefolder")
+    names = tuple(ClassName(name=name, description=name) for name in many)
+    card = model_card(config.model_copy(update={"classes": names}), replace(REPORT, modes=modes))
+    assert "Classes: 30, listed in `config.json`." in card
+    assert "The 10 classes with the lowest sensitivity:" in card
+    assert "| c9 | 30 |" in card
+    assert "| c10 |" not in card
+
+
+def test_a_distribution_adds_a_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        SimpleNamespace(load=lambda: lambda config: f"## Local\n\n{config.name}, measured here."),
+        SimpleNamespace(load=lambda: lambda _: None),
+    ]
+    monkeypatch.setattr("training.reporting.model_card.entry_points", lambda **_: points)
+    card = model_card(config_with_facts("imagefolder"), None)
+    assert card.index("\n\n## Local\n\ntiny, measured here.\n\n") < card.index("## Use")
+
+
 def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
     config = config_with_facts("imagefolder")
     options = {
@@ -206,7 +236,7 @@ def evaluated(checkpoint_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
     return folder, report
 
 
-def test_the_card_and_its_chart_are_written_without_a_new_revision(
+def test_the_card_and_the_files_beside_it_are_written_without_a_new_revision(
     evaluated: tuple[Path, Path],
 ) -> None:
     folder, report = evaluated
@@ -215,9 +245,13 @@ def test_the_card_and_its_chart_are_written_without_a_new_revision(
         (report / "reliability.png").write_bytes(content)
         write_model_card(folder, report)
         (chart,) = folder.glob("reliability-*.png")
+        (results,) = folder.glob("results-*.csv")
         assert chart.read_bytes() == content
+        assert results.read_bytes() == results_csv(replace(REPORT, revision=before))
         assert (folder / "README.md").read_text() == model_card(
-            config_with_facts("imagefolder"), replace(REPORT, revision=before), chart=chart.name
+            config_with_facts("imagefolder"),
+            replace(REPORT, revision=before),
+            beside=CardFiles(chart.name, results.name),
         )
         assert stored_revision(folder) == before
 
@@ -242,46 +276,44 @@ def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("revision", "performance"), [("sha256:00", ""), (None, "(revision sha256:other)")]
+    ("revision", "section"), [("sha256:00", ""), (None, "(revision sha256:0123)")]
 )
-def test_a_report_or_a_performance_of_another_revision_is_refused(
-    evaluated: tuple[Path, Path], revision: str | None, performance: str
+def test_a_report_or_a_section_of_another_revision_is_refused(
+    evaluated: tuple[Path, Path], revision: str | None, section: str
 ) -> None:
     folder, report = evaluated
     written = replace(REPORT, revision=revision or stored_revision(folder))
     (report / "report.json").write_bytes(report_json(written))
     before = (folder / "README.md").read_bytes()
     with pytest.raises(DataError):
-        write_model_card(folder, report, "", performance)
+        write_model_card(folder, report, {"policy.md": section})
     assert (folder / "README.md").read_bytes() == before
-    assert not list(folder.glob("reliability*"))
+    assert not [*folder.glob("reliability*"), *folder.glob("results*")]
 
 
-def test_the_performance_of_the_revision_and_a_comparison_are_part_of_the_card(
+def test_sections_of_the_revision_are_part_of_the_card(
     evaluated: tuple[Path, Path], tmp_path: Path
 ) -> None:
     folder, report = evaluated
-    comparison, performance = tmp_path / "comparison.md", tmp_path / "performance.md"
-    comparison.write_text("# LoRA\n\nWorse.")
-    performance.write_text(f"(revision {stored_revision(folder)}).\n\n| PH2 |\n")
-    succeed("card", folder, "--report", report, "--comparison", comparison,
-               "--performance", performance)  # fmt: skip
+    comparison, policy = tmp_path / "comparison.md", tmp_path / "a policy.md"
+    comparison.write_text("## LoRA\n\nWorse.")
+    policy.write_text(f"## Policy\n\n(revision {stored_revision(folder)}).\n\n| PH2 |\n")
+    succeed("card", folder, "--report", report, "--section", policy, "--section", comparison)
     card = (folder / "README.md").read_text()
-    assert card.index("| PH2 |") < card.index("## Intended use")
-    assert "## LoRA\n\nWorse." in card
-    assert "--comparison comparison.md --performance performance.md" in card
-    assert metrics_table(REPORT) in card
+    places = [card.index(text) for text in ("## Results", "| PH2 |\n\n## LoRA", "## Limits")]
+    assert places == sorted(places)
+    assert "card run/ --report report/ --section 'a policy.md' --section comparison.md\n" in card
 
 
 @pytest.mark.parametrize("content", [None, b"\xe9"])
-def test_an_unreadable_comparison_is_refused_with_its_name(
+def test_an_unreadable_section_is_refused_with_its_name(
     evaluated: tuple[Path, Path], tmp_path: Path, content: bytes | None
 ) -> None:
     folder, report = evaluated
     before, comparison = (folder / "README.md").read_bytes(), tmp_path / "latin.md"
     if content is not None:
         comparison.write_bytes(content)
-    done = run("card", folder, "--report", report, "--comparison", comparison)
+    done = run("card", folder, "--report", report, "--section", comparison)
     assert (done.status, "latin.md" in done.err) == (1, True)
     assert (folder / "README.md").read_bytes() == before
 

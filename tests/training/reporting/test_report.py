@@ -163,10 +163,31 @@ def test_the_markdown_file_shows_all_results_and_charts(written: Path) -> None:
     assert shown == {path.name for path in written.iterdir()} - {
         "report.md",
         "report.json",
+        "results.csv",
         "predictions.csv.gz",
     }
     assert len(shown) == 11
     assert "1,234 images of 800 lesions (red 12, blue 0)" in text
+
+
+def test_the_table_of_all_results_has_a_row_for_each_figure(written: Path) -> None:
+    with (written / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    by_key = {(row["mode"], row["part"], row["name"], row["metric"]): row for row in rows}
+    assert len(by_key) == len(rows)
+    det, stoch = (mode.title for mode in REPORT.modes)
+    for key, wanted in {
+        (det, "test part", "", "accuracy"): ("0.51", "0.46", "0.56", "", "", ""),
+        (det, "test part", "", "macro_auroc"): ("", "", "", "", "", ""),
+        (det, "test part", "threshold", "msp"): ("0.6", "", "", "", "", ""),
+        (stoch, f"less {det}", "", "nll"): ("0.003", "0.001", "0.005", "", "", ""),
+        (det, "class", "red", "predictive_value"): ("0.75", "0.19412", "0.993691", "3", "4", "4"),
+        (det, "size", "rare", "target"): ("9", "", "", "", "", ""),
+        (det, "far", "other", "msp_flagged"): ("0.4", "0.121552", "0.737622", "4", "10", "10"),
+        (stoch, "shifted", "haze", "energy_auroc"): ("0.6", "0.55", "0.65", "", "", ""),
+    }.items():
+        columns = ("value", "low", "high", "hits", "images", "clusters")
+        assert tuple(by_key[key][name] for name in columns) == wanted
 
 
 def test_figures_and_pictures_are_added_to_the_charts(
