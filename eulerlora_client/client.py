@@ -182,7 +182,7 @@ class AsyncTriageClient:
         url: Such as "http://127.0.0.1:8000".
         key: An API key, if the service requires one.
         strip_metadata: Removes the metadata of images before they are sent, as
-            `eulerlora_client.images.without_metadata`.
+            `eulerlora_client.images.image_bytes`.
 
     Raises:
         SettingsError: For an invalid URL, key or proxy.

@@ -43,7 +43,8 @@ def image_bytes(image: ImageFile, strip_metadata: bool = False) -> bytes:
     """Reads an encoded image, which `strip_metadata` leaves without its metadata.
 
     Raises:
-        UnreadableFile: If a file cannot be read, MetadataNotRemoved as `without_metadata`.
+        UnreadableFile: If a file cannot be read.
+        MetadataNotRemoved: If it is no JPEG, PNG or WebP file, or too damaged.
         TypeError: For other types.
     """
     content: object = image
@@ -63,14 +64,14 @@ def image_bytes(image: ImageFile, strip_metadata: bool = False) -> bytes:
         raise TypeError(
             f"expected an image as a path, bytes or a binary file, got {type(image).__qualname__}"
         )
-    return without_metadata(content) if strip_metadata else content
+    return _without_metadata(content) if strip_metadata else content
 
 
 _JFIF_BYTES = 12  # the rest of the segment is a preview and its size
-EXIF_FLAG, XMP_FLAG = 0x08, 0x04  # of the chunk VP8X (RFC 9649, 2.7.1)
+_EXIF_FLAG, _XMP_FLAG = 0x08, 0x04  # of the chunk VP8X (RFC 9649, 2.7.1)
 
 
-def without_metadata(data: bytes) -> bytes:
+def _without_metadata(data: bytes) -> bytes:
     """Removes the metadata of a JPEG, PNG or WebP file; its pixels stay.
 
     Removed: EXIF with place, time, camera and preview, XMP, IPTC, comments and texts, maker's
@@ -175,7 +176,7 @@ def _webp_parts(data: bytes) -> Iterator[bytes]:
         content = data[start : end + (end - start) % 2]
         if kind == b"VP8X" and content:
             is_extended = True
-            flags = content[0] & ~(EXIF_FLAG | XMP_FLAG) | (EXIF_FLAG if exif else 0)
+            flags = content[0] & ~(_EXIF_FLAG | _XMP_FLAG) | (_EXIF_FLAG if exif else 0)
             yield data[start - 8 : start] + bytes([flags]) + content[1:]
         elif kind in KEPT_WEBP_CHUNKS:
             yield data[start - 8 : start] + content

@@ -222,7 +222,7 @@ class Prediction(WireModel):
         return tuple(self.classes[row.index(max(row))] for row in rows)
 
 
-FIGURES = (
+_FIGURES = (
     "label", "probabilities", "entropy", "expected_entropy", "mutual_information", "msp",
     "prediction_set", "trajectory_probabilities", "variance",
 )  # fmt: skip
@@ -232,8 +232,8 @@ People do not see them; JSON has them.
 
 
 def shown_fields(prediction: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a prediction that people see: of an unfamiliar image, no `FIGURES`."""
-    hidden = FIGURES if prediction.get("unfamiliar") else ()
+    """The fields of a prediction that people see: of an unfamiliar image, no `_FIGURES`."""
+    hidden = _FIGURES if prediction.get("unfamiliar") else ()
     return {name: value for name, value in prediction.items() if name not in hidden}
 
 

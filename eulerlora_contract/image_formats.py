@@ -85,7 +85,7 @@ class ImageLimits(Settings):
 
 
 _MAX_SEGMENTS = 1000  # of a JPEG or WebP; 20 MB of metadata in a JPEG fill 320
-MAX_SCANS = 32  # encoders write at most about 20
+_MAX_SCANS = 32  # encoders write at most about 20
 _BYTES_PER_CHUNK = 1024  # of a PNG; encoders write 4 kB or more
 _MAX_PIXELS_PER_BYTE = 2000
 _FREE_PIXELS = 2**20
@@ -120,7 +120,7 @@ JFIF, ADOBE = b"JFIF\0", b"Adobe"
 _MIN_JFIF_BYTES, _MIN_ADOBE_BYTES = 14, 12  # below them, libjpeg ignores the segment
 _JFIF_SEGMENT = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
 _ADOBE_SEGMENT = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0"  # without its last byte, the transform
-RGB, YCC, YCCK = 0, 1, 2
+RGB, YCC, _YCCK = 0, 1, 2
 """Values of the transform (Adobe Technical Note 5116); 0 is CMYK for four components."""
 
 _PNG_DEPTH_AT, PNG_COLOUR_TYPE_AT, PNG_INTERLACED_AT = 24, 25, 28
@@ -365,8 +365,8 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
             if marker == START_OF_SCAN:
                 scans.append(data[segment.start + 2 : segment.end])
                 first_scan = first_scan or segment.start - 2
-                if len(scans) > MAX_SCANS:
-                    raise ImageError(f"expected at most {MAX_SCANS} scans in a JPEG")
+                if len(scans) > _MAX_SCANS:
+                    raise ImageError(f"expected at most {_MAX_SCANS} scans in a JPEG")
             elif marker == END_OF_IMAGE:
                 end = segment.start
             elif not scans and marker not in _WITHOUT_LENGTH and marker != COMMENT:
@@ -394,7 +394,7 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
         raise broken("JPEG")
     markers = _JFIF_SEGMENT if has_jfif else b""
     if adobe is not None:
-        transform = RGB if adobe == RGB else YCCK if len(sampling) == 4 else YCC
+        transform = RGB if adobe == RGB else _YCCK if len(sampling) == 4 else YCC
         markers += _ADOBE_SEGMENT + bytes([transform])
     return CodedImage(
         header,

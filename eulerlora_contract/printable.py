@@ -24,7 +24,7 @@ def printable(text: str, encoding: str = "utf-8") -> str:
     return escaped.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def csv_text(text: str) -> str:
+def _csv_text(text: str) -> str:
     """Makes untrusted text a cell of a CSV file: printable, and no formula of a spreadsheet."""
     quote = "'" if text.startswith(_FORMULA_PREFIXES) else ""
     return quote + printable(text)
@@ -39,12 +39,12 @@ def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence
     if not file.isatty():
         file.write(_BYTE_ORDER_MARK)
     writer = csv.writer(file)
-    writer.writerow(map(csv_text, columns))
+    writer.writerow(map(_csv_text, columns))
     for name, *cells in rows:
-        path = csv_text(str(name)) if file.isatty() else str(name)
+        path = _csv_text(str(name)) if file.isatty() else str(name)
         if path.startswith(_FORMULA_PREFIXES):  # to a spreadsheet; it still names the file
             path = f"./{path}"
-        writer.writerow([path, *(csv_text(c) if isinstance(c, str) else c for c in cells)])
+        writer.writerow([path, *(_csv_text(c) if isinstance(c, str) else c for c in cells)])
 
 
 def markdown_table(

@@ -19,8 +19,8 @@ from eulerlora_contract import __version__
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import AUTO, MAX_SAMPLES, Auto
 
-ENTRY_POINTS = "eulerlora.commands"
-OTHER_DISTRIBUTION: Mapping[str, Sequence[str]] = {
+_ENTRY_POINTS = "eulerlora.commands"
+_OTHER_DISTRIBUTION: Mapping[str, Sequence[str]] = {
     "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
     "eulerlora[serve]": ("serve", "keys"),
     "eulerlora[train]": ("train", "evaluate", "calibrate", "card", "seeds"),
@@ -34,7 +34,7 @@ OTHER_DISTRIBUTION: Mapping[str, Sequence[str]] = {
 _MAX_SHORT_HELP = 100  # characters
 _NO_MEMORY = "OutOfMemoryError"  # of torch, which not every installation has
 
-SECTIONS = {
+_SECTIONS = {
     "Use": ("demo", "predict", "triage", "decide", "export"),
     "Train": ("train", "pretrain", "convert", "backbone", "onnx-backbone", "import"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "seeds", "reproduce"),
@@ -90,7 +90,7 @@ class Program(click.Group):
     needs; a command without its extra fails with a line that says what to install.
     """
 
-    def __init__(self, *args: Any, entry_group: str = ENTRY_POINTS, **options: Any) -> None:
+    def __init__(self, *args: Any, entry_group: str = _ENTRY_POINTS, **options: Any) -> None:
         super().__init__(*args, **options)
         self.entry_group = entry_group
 
@@ -107,8 +107,8 @@ class Program(click.Group):
                     raise
                 return _unavailable(cmd_name, reason)
             return command
-        for requirement, names in OTHER_DISTRIBUTION.items():
-            if self.entry_group == ENTRY_POINTS and cmd_name in names:
+        for requirement, names in _OTHER_DISTRIBUTION.items():
+            if self.entry_group == _ENTRY_POINTS and cmd_name in names:
                 reason = f"{cmd_name} is not installed; run: pip install '{requirement}'"
                 return _unavailable(cmd_name, reason)
         return None
@@ -116,9 +116,9 @@ class Program(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the commands in sections; those of a smaller group in one."""
         names = self.list_commands(ctx)
-        sectioned = {name for section in SECTIONS.values() for name in section}
+        sectioned = {name for section in _SECTIONS.values() for name in section}
         others = tuple(name for name in names if name not in sectioned)
-        for title, section in {**SECTIONS, "Commands": others}.items():
+        for title, section in {**_SECTIONS, "Commands": others}.items():
             commands = [(name, self.get_command(ctx, name)) for name in section if name in names]
             lines = [
                 (name, command.get_short_help_str(_MAX_SHORT_HELP))

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-LINE_INTERVAL_S = 30.0
+_LINE_INTERVAL_S = 30.0
 """Seconds between two plain lines."""
-REDRAW_INTERVAL_S = 0.1
+_REDRAW_INTERVAL_S = 0.1
 
 _Item = TypeVar("_Item")
 
@@ -30,8 +30,8 @@ class ProgressBar(tqdm):  # type: ignore[type-arg]  # not subscriptable at run t
         completed: int = 0,
         enabled: bool = True,
     ) -> None:
-        self._drawn = on_terminal()
-        interval_s = REDRAW_INTERVAL_S if self._drawn else LINE_INTERVAL_S
+        self._drawn = _on_terminal()
+        interval_s = _REDRAW_INTERVAL_S if self._drawn else _LINE_INTERVAL_S
         form = "{desc}" if self._drawn else "{desc}:"
         if total is None:
             form += " {n:,} {unit}{postfix}"
@@ -100,6 +100,6 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def on_terminal() -> bool:
+def _on_terminal() -> bool:
     """True if stderr is a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

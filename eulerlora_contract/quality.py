@@ -1,4 +1,8 @@
-"""The quality of an image in sRGB: size, brightness, clipping and sharpness."""
+"""The quality of an image in sRGB: size, brightness, clipping and sharpness.
+
+Policies have thresholds for these measures, so that their definitions are a contract: of the luma
+(ITU-R BT.601) in sRGB at 128 pixels, sharpness as the variance of the Laplacian.
+"""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -7,6 +11,8 @@ from typing import Any, cast
 from PIL import Image, ImageMath
 
 from eulerlora_contract.answers import ImageQuality
+
+__all__ = ["has_frame", "laplacian_variance", "measure_quality"]
 
 _WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""

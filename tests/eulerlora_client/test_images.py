@@ -12,7 +12,7 @@ import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
 from eulerlora.images.decode import decode
-from eulerlora_client.images import image_bytes, without_metadata
+from eulerlora_client.images import image_bytes
 from eulerlora_contract.errors import ImageError
 from eulerlora_contract.problems import MetadataNotRemoved, UnreadableFile
 
@@ -94,7 +94,7 @@ CASES = {
 def test_only_pixels_profile_and_orientation_remain(case: str, orientation: int) -> None:
     content = encoded(case.partition(" ")[0], orientation, **CASES[case])
     assert SECRET.encode() in content
-    stripped = without_metadata(content)
+    stripped = image_bytes(content, strip_metadata=True)
     assert len(stripped) < len(content)
     assert np.array_equal(shown(stripped), shown(content))
     with Image.open(BytesIO(stripped)) as image:
@@ -103,16 +103,16 @@ def test_only_pixels_profile_and_orientation_remain(case: str, orientation: int)
         assert tags == ({} if orientation == 1 else {ExifTags.Base.Orientation: orientation})
         assert not {"xmp", "comment", "Comment", "Packed", "XML:com.adobe.xmp"} & set(image.info)
     assert b"Jane" not in stripped
-    assert without_metadata(stripped) == stripped
+    assert image_bytes(stripped, strip_metadata=True) == stripped
     for appended in (SECRET.encode(), content):
-        assert without_metadata(content + appended) == stripped
+        assert image_bytes(content + appended, strip_metadata=True) == stripped
 
 
 def test_a_file_without_metadata_keeps_its_pixels_byte_for_byte() -> None:
     for file_format in ("JPEG", "PNG", "WEBP"):
         buffer = BytesIO()
         picture().save(buffer, file_format)
-        assert without_metadata(buffer.getvalue()) == buffer.getvalue()
+        assert image_bytes(buffer.getvalue(), strip_metadata=True) == buffer.getvalue()
 
 
 def test_previews_and_appended_files_of_a_jpeg_are_removed() -> None:
@@ -120,18 +120,18 @@ def test_previews_and_appended_files_of_a_jpeg_are_removed() -> None:
     header, rest = plain[:20], plain[20:]
     assert header[6:10] == b"JFIF"
     with_pixel = header[:4] + b"\0\x13" + header[6:18] + b"\1\1" + b"RGB" + rest
-    assert without_metadata(with_pixel) == without_metadata(plain)
+    assert image_bytes(with_pixel, strip_metadata=True) == image_bytes(plain, strip_metadata=True)
     preview = b"\xff\xe0" + struct.pack(">H", 11) + b"JFXX\0\x10abc"
     photoshop = b"\xff\xed" + struct.pack(">H", 2 + len(SECRET)) + SECRET.encode()
     glued = plain[:2] + preview + photoshop + plain[2:] + b"trailer " + SECRET.encode()
-    assert without_metadata(glued) == without_metadata(plain)
-    assert re.search(b"JFXX|trailer", without_metadata(glued)) is None
+    assert image_bytes(glued, strip_metadata=True) == image_bytes(plain, strip_metadata=True)
+    assert re.search(b"JFXX|trailer", image_bytes(glued, strip_metadata=True)) is None
 
 
 def test_the_orientation_of_xmp_is_none() -> None:
     buffer = BytesIO()
     picture().save(buffer, "JPEG", xmp=b'<rdf:Description tiff:Orientation="6"/>')
-    stripped = without_metadata(buffer.getvalue())
+    stripped = image_bytes(buffer.getvalue(), strip_metadata=True)
     assert b"rdf" not in stripped
     assert shown(stripped).shape == (48, 64, 4)
 
@@ -139,7 +139,7 @@ def test_the_orientation_of_xmp_is_none() -> None:
 def test_bytes_between_the_segments_of_a_jpeg_are_removed() -> None:
     content = encoded("JPEG")
     with_junk = content[:2] + SECRET.encode() + content[2:20] + SECRET.encode() + content[20:]
-    assert without_metadata(with_junk) == without_metadata(content)
+    assert image_bytes(with_junk, strip_metadata=True) == image_bytes(content, strip_metadata=True)
 
 
 def test_an_animation_stays_an_animation() -> None:
@@ -147,14 +147,16 @@ def test_an_animation_stays_an_animation() -> None:
     for file_format in ("PNG", "WEBP"):
         buffer = BytesIO()
         frames[0].save(buffer, file_format, save_all=True, append_images=frames[1:])
-        with Image.open(BytesIO(without_metadata(buffer.getvalue()))) as image:
+        with Image.open(BytesIO(image_bytes(buffer.getvalue(), strip_metadata=True))) as image:
             assert image.n_frames == 2
 
 
 def test_transparency_and_palette_are_kept() -> None:
     buffer = BytesIO()
     picture().quantize(16).save(buffer, "PNG", transparency=3)
-    assert np.array_equal(shown(without_metadata(buffer.getvalue())), shown(buffer.getvalue()))
+    assert np.array_equal(
+        shown(image_bytes(buffer.getvalue(), strip_metadata=True)), shown(buffer.getvalue())
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_a_truncated_file_has_no_metadata_either(file_format: str) -> None:
     content = encoded(file_format)
     for length in (*range(len(content[:60])), *range(60, len(content), 7)):
         try:
-            stripped = without_metadata(content[:length])
+            stripped = image_bytes(content[:length], strip_metadata=True)
         except MetadataNotRemoved:
             continue
         assert b"Jane" not in stripped
@@ -209,4 +211,4 @@ def test_damage_of_pixels_stays_and_that_of_metadata_has_no_effect(kind: str) ->
         except ImageError:
             return "refused"
 
-    assert pixels_of(without_metadata(DAMAGED[kind])) == pixels_of(DAMAGED[kind])
+    assert pixels_of(image_bytes(DAMAGED[kind], strip_metadata=True)) == pixels_of(DAMAGED[kind])

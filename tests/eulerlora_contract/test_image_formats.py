@@ -10,7 +10,6 @@ from PIL import Image
 from eulerlora_contract import image_formats
 from eulerlora_contract.errors import ImageError, UnsupportedImageError
 from eulerlora_contract.image_formats import (
-    MAX_SCANS,
     ImageLimits,
     exif_orientation,
     read_header,
@@ -19,6 +18,7 @@ from eulerlora_contract.image_formats import (
 from tests.service.conftest import encoded, png_chunk, png_header
 
 LIMITS = ImageLimits()
+MAX_SCANS = 32
 MANY = 200_000
 
 

@@ -20,7 +20,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr("eulerlora_contract.progress.REDRAW_INTERVAL_S", 0.0)
+    monkeypatch.setattr("eulerlora_contract.progress._REDRAW_INTERVAL_S", 0.0)
     return terminal
 
 
@@ -46,7 +46,7 @@ def test_durations_are_rounded_to_seconds_or_minutes(seconds: float, text: str) 
 def test_without_a_terminal_lines_appear_on_stderr_at_intervals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eulerlora_contract.progress.LINE_INTERVAL_S", 1e-9)
+    monkeypatch.setattr("eulerlora_contract.progress._LINE_INTERVAL_S", 1e-9)
     assert list(track("abc", "test", "batches", 3)) == ["a", "b", "c"]
     output = capsys.readouterr()
     assert output.out == ""

@@ -9,7 +9,7 @@ from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import IRREGULAR, lesion_image, upload
-from eulerlora_client.images import without_metadata
+from eulerlora_client.images import image_bytes
 from eulerlora_contract.image_formats import png_chunk
 
 pytestmark = pytest.mark.browser
@@ -114,7 +114,7 @@ def test_page_and_client_remove_the_same_parts(strip, kind) -> None:
     if kind == "PNG":
         names = (b"tRNS", b"sBIT", b"cLLI", b"KEEP", b"prIv")
         content = content[:33] + b"".join(png_chunk(name, b"123") for name in names) + content[33:]
-    assert strip(content) == without_metadata(content)
+    assert strip(content) == image_bytes(content, strip_metadata=True)
 
 
 def test_an_orientation_in_xmp_is_no_orientation(strip) -> None:

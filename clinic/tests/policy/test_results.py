@@ -14,7 +14,7 @@ from eulerlora_clinic.policy.results import (
     performance,
     triage_result,
 )
-from eulerlora_contract.answers import FIGURES, Disposition, Prediction, Reason, shown_fields
+from eulerlora_contract.answers import Disposition, Prediction, Reason, shown_fields
 from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import SettingsError
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
@@ -108,6 +108,12 @@ def test_an_answer_in_another_precision_has_the_figures_of_the_fit_and_says_so()
     assert other.measured == known.measured
 
 
+HIDDEN = {
+    "label", "probabilities", "entropy", "expected_entropy", "mutual_information", "msp",
+    "prediction_set", "trajectory_probabilities", "variance",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("flag", [True, False, None])
 def test_people_see_the_figures_of_an_image_unless_it_is_unfamiliar(flag: bool | None) -> None:
     probabilities = {"nv": 0.1, "mel": 0.9, "bcc": 0.0, "akiec": 0.0}
@@ -121,7 +127,7 @@ def test_people_see_the_figures_of_an_image_unless_it_is_unfamiliar(flag: bool |
         codes = [reason.code for reason in result.shown.reasons]
         assert codes == [Reason.BLURRED, Reason.UNFAMILIAR, Reason.TARGET_CLASSES]
         assert (result.shown.figures, result.shown.target) == (None, None)
-        assert fields.keys() == Prediction.model_fields.keys() - FIGURES
+        assert fields.keys() == Prediction.model_fields.keys() - HIDDEN
     else:
         assert result.shown.reasons == result.reasons
         assert result.shown.figures == prediction

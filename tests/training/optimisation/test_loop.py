@@ -164,7 +164,7 @@ def test_rate_and_waiting_time_are_those_of_the_session() -> None:
 def test_without_a_terminal_lines_show_the_steps_of_all_epochs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eulerlora_contract.progress.LINE_INTERVAL_S", 1e-9)
+    monkeypatch.setattr("eulerlora_contract.progress._LINE_INTERVAL_S", 1e-9)
     display = ProgressDisplay(LENGTH, START, "stage 1/2", enabled=True)
     progress = START
     for _ in range(52):
@@ -279,7 +279,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_install(
 def test_a_process_other_than_the_main_one_shows_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eulerlora_contract.progress.LINE_INTERVAL_S", 1e-9)
+    monkeypatch.setattr("eulerlora_contract.progress._LINE_INTERVAL_S", 1e-9)
     display = ProgressDisplay(LENGTH, START, "", enabled=False)
     display.show(START.after(1.0, 1.0, 0.0))
     display.print("epoch 1/4: 1.0000")
