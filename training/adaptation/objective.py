@@ -30,15 +30,15 @@ from training.optimisation.batches import IGNORED, LoadedBatches, Shard
 from training.optimisation.step import Objective
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 
-trajectory_losses = partial(trajectory_loss, reduction="none")
+_trajectory_losses = partial(trajectory_loss, reduction="none")
 
 
-def mean_probability_losses(logits: Tensor, targets: Tensor) -> Tensor:
+def _mean_probability_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The cross-entropy of the mean probability of every image, (n,); targets are probabilities."""
     return -(targets * log_mean_probability(logits.log_softmax(dim=-1))).sum(dim=-1)
 
 
-def balanced_counts(labels: Ints, class_balance: float) -> Floats:
+def _balanced_counts(labels: Ints, class_balance: float) -> Floats:
     """How often each image is drawn on average, (n,); the sum is n.
 
     The images of a class together are drawn in proportion to size ** (1 - class_balance): 0 keeps
@@ -52,7 +52,7 @@ def balanced_counts(labels: Ints, class_balance: float) -> Floats:
     return np.where(inside, per_image[labels * inside], 1.0)
 
 
-def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> Tensor:
+def _log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> Tensor:
     """The logarithm of drawn over present images of each class, (classes,) float32.
 
     Training adds it to the logits (logit adjustment, Menon et al., ICLR 2021). Classes without
@@ -65,12 +65,12 @@ def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> 
     return torch.from_numpy(np.log(ratio)).float()
 
 
-def class_frequencies(counts: Tensor, class_weights: Tensor) -> Tensor:
+def _class_frequencies(counts: Tensor, class_weights: Tensor) -> Tensor:
     """The classes' shares of the loss over the training images, (classes,) float32, with sum 1.
 
     These are the probabilities with the lowest loss for a network that cannot tell images apart,
     and so the target of images that belong to no class. Balanced draws do not change them, because
-    `log_frequency_ratio` corrects for the draws.
+    `_log_frequency_ratio` corrects for the draws.
 
     Args:
         counts: (classes,), the training images per class, as they are.
@@ -80,13 +80,13 @@ def class_frequencies(counts: Tensor, class_weights: Tensor) -> Tensor:
     return (weighted / weighted.sum()).float()
 
 
-def target_probabilities(labels: Tensor, outside: Tensor) -> Tensor:
+def _target_probabilities(labels: Tensor, outside: Tensor) -> Tensor:
     """One-hot labels, `outside` (classes,) for OUTSIDE, zeros for IGNORED; (n, classes)."""
     one_hot = F.one_hot(labels.clamp(min=0), len(outside)) * (labels >= 0).unsqueeze(-1)
     return one_hot + (labels == OUTSIDE).unsqueeze(-1) * outside
 
 
-def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
+def _image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
     """The weight of the label's class, and 0 for IGNORED, (n,).
 
     `outlier_weight` is the weight of OUTSIDE, in units of the mean class weight.
@@ -97,7 +97,7 @@ def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) 
     )
 
 
-def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
+def _effective_number_weights(counts: Tensor, beta: float) -> Tensor:
     """Class weights proportional to (1 - beta) / (1 - beta^n), with sum 1, (classes,) float64.
 
     Effective number of samples, Cui et al., CVPR 2019. `counts` are the training images per class,
@@ -142,7 +142,7 @@ _DROPOUT, _NOISE, _VIEW_ORDER = 1, 2, 3
 
 
 @dataclass(frozen=True)
-class AdapterDraw:
+class _AdapterDraw:
     """The random input of a step."""
 
     row_draws: Callable[[int], RowDraws]  # of a number of images, image by image
@@ -150,16 +150,15 @@ class AdapterDraw:
     views: Generator  # draws the views of further images
 
 
-class AdapterObjective(Objective[AdapterDraw]):
+class AdapterObjective(Objective[_AdapterDraw]):
     """The loss of adapters and heads on a frozen backbone.
 
     Args:
         class_weights: (classes,), on the network's device.
-        counts: (classes,), the training images per class, by which `class_frequencies` gives the
-            target of images that belong to no class; None for equally many of each.
-        outlier_weight: As in `image_weights`.
-        logit_adjustment: (classes,), added to the logits of images that belong to a class
-            (`log_frequency_ratio`).
+        counts: (classes,), the training images per class; None for equally many of each. Their
+            shares, times the class weights, are the target of images that belong to no class.
+        outlier_weight: Of an image that belongs to no class, in units of the mean class weight.
+        logit_adjustment: (classes,), added to the logits of images that belong to a class.
         image_count: Of the training images, for a learned law and a method's own optimiser.
     """
 
@@ -180,11 +179,11 @@ class AdapterObjective(Objective[AdapterDraw]):
         self.divergence, self.constrain = network.divergence, network.constrain
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
         counts = torch.ones_like(class_weights) if counts is None else counts.to(class_weights)
-        self.outside = class_frequencies(counts, class_weights)
+        self.outside = _class_frequencies(counts, class_weights)
         self.logit_adjustment, self.validation = logit_adjustment, validation
         self.image_count = image_count
 
-    def draw(self, seed: int, step: int, process: int) -> AdapterDraw:
+    def draw(self, seed: int, step: int, process: int) -> _AdapterDraw:
         """One draw per trajectory, shared by all images of the step and the same in all processes.
 
         Or draws of each image; those and dropout differ between processes.
@@ -203,14 +202,14 @@ class AdapterObjective(Objective[AdapterDraw]):
         if settings.adapter_dropout:
             dropping = _step_generator(seed, step, process, _DROPOUT)
             block = DropoutBlock(settings.adapter_dropout, dropping)
-        return AdapterDraw(row_draws, block, _step_generator(seed, step, process, _VIEW_ORDER))
+        return _AdapterDraw(row_draws, block, _step_generator(seed, step, process, _VIEW_ORDER))
 
     def _draws_of_each(self, count: int, generator: Generator) -> RowDraws:
         parts = [self.method.sample(self.settings.samples, generator) for _ in range(count)]
         return RowDraws.cat(parts, [self.rows_per_image] * count).to(self.class_weights)
 
     def loss(
-        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: AdapterDraw
+        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: _AdapterDraw
     ) -> Tensor:
         """Takes images (n, adapters, 3, size, size) too, with a view for each adapter."""
         count, samples, adapters = len(images), self.settings.samples, self.adapters
@@ -228,9 +227,9 @@ class AdapterObjective(Objective[AdapterDraw]):
         if self.logit_adjustment is not None:
             belongs = (labels >= 0)[:, None, None]
             trajectories = trajectories + belongs * self.logit_adjustment
-        targets = target_probabilities(labels, self.outside)
+        targets = _target_probabilities(labels, self.outside)
         weights = self._weights(labels)
-        losses = mean_probability_losses if self.settings.loss == "mean" else trajectory_losses
+        losses = _mean_probability_losses if self.settings.loss == "mean" else _trajectory_losses
         loss = losses(trajectories, targets) @ weights
         divergence = self.divergence()
         if divergence is None:
@@ -260,7 +259,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         return self._weights(labels).sum()
 
     def _weights(self, labels: Tensor) -> Tensor:
-        return image_weights(labels, self.class_weights, self.outlier_weight)
+        return _image_weights(labels, self.class_weights, self.outlier_weight)
 
 
 def _step_generator(seed: int, step: int, *purpose: int) -> Generator:
@@ -290,12 +289,12 @@ def objective_and_batches(
     settings, device = recipe.training, next(network.parameters()).device
     training = trained_images(images, outliers)
     labels = np.array([image.label for image in training])
-    counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
+    counts = _balanced_counts(labels, settings.class_balance) if settings.class_balance else None
     views = recipe.adapters.adapters if settings.augmented_views == "own" else None
     present = class_counts(images.parts["train"], len(images.classes))
     weights = torch.ones(len(images.classes))
     if settings.class_weights == "effective-number":
-        weights = effective_number_weights(present, settings.beta).float()
+        weights = _effective_number_weights(present, settings.beta).float()
 
     def view(epoch: int) -> Transform:
         return training_view(
@@ -322,7 +321,7 @@ def objective_and_batches(
         outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
         logit_adjustment=None
         if counts is None
-        else log_frequency_ratio(labels, counts, len(images.classes)).to(device),
+        else _log_frequency_ratio(labels, counts, len(images.classes)).to(device),
         validation=validation,
         image_count=len(training),
     )

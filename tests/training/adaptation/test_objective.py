@@ -2,8 +2,10 @@
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 from unittest.mock import patch
 
 import numpy as np
@@ -18,25 +20,13 @@ from eulerlora.nn.method import COEFFICIENTS, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, predict_images
 from eulerlora.nn.rows import Rows, of_views
 from eulerlora.settings import Draw, Preprocessing
+from eulerlora_contract.checkpoints import ClassName
 from tests.conftest import random_network
-from training.adaptation.objective import (
-    AdapterDraw,
-    AdapterObjective,
-    DropoutBlock,
-    balanced_counts,
-    class_frequencies,
-    effective_number_weights,
-    image_weights,
-    log_frequency_ratio,
-    mean_probability_losses,
-    objective_and_batches,
-    target_probabilities,
-    trajectory_losses,
-)
+from training.adaptation.objective import AdapterObjective, DropoutBlock, objective_and_batches
 from training.data.augmentation import training_view
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
-from training.data.images import OUTSIDE, class_counts
+from training.data.images import OUTSIDE, ImageParts, LabelledImage, OodSet, class_counts
 from training.optimisation.batches import IGNORED, LoadedBatches
 from training.optimisation.loop import optimise
 from training.optimisation.run import Run
@@ -69,10 +59,6 @@ def batch() -> Batch:
     return torch.rand(7, 3, 32, 32, generator=generator), torch.tensor([0, 1, 2, 1, 0, 2, 2])
 
 
-def coefficients_of(draw: AdapterDraw) -> Tensor:
-    return draw.row_draws(1).blocks[COEFFICIENTS]
-
-
 @pytest.mark.parametrize("views", ["shared", "own"])
 def test_the_loss_is_that_of_a_loop_over_trajectories(
     objective: AdapterObjective, batch: Batch, views: str
@@ -81,7 +67,7 @@ def test_the_loss_is_that_of_a_loop_over_trajectories(
     seen = [images, images.flip(-1) if views == "own" else images]
     draw = objective.draw(4, 3, 0)
     losses = []
-    for trajectory, coefficients in enumerate(coefficients_of(draw)):
+    for trajectory, coefficients in enumerate(draw.row_draws(1).blocks[COEFFICIENTS]):
         adapter = trajectory // 2
         rows = Rows(torch.arange(7), torch.full((7,), adapter), (1,) * 7)
         logits = objective.network(
@@ -140,8 +126,9 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     logits = network(images, rows, draw.row_draws(7)).unflatten(0, (7, 2))
     shifted = logits + adjustment
     shifted[5] = logits[5]
-    targets = target_probabilities(labels, COUNTS / COUNTS.sum())
-    expected = trajectory_losses(shifted, targets).sum()
+    targets = F.one_hot(labels.clamp(min=0), 3).float()
+    targets[5] = COUNTS / COUNTS.sum()
+    expected = -(targets[:, None] * shifted.log_softmax(dim=-1)).sum(dim=-1).mean(dim=1).sum()
     torch.testing.assert_close(adjusted.loss(network, images, labels, draw), expected)
     assert expected != plain.loss(network, images, labels, draw)
 
@@ -238,24 +225,33 @@ LOGITS = torch.randn(5, 8, 3, generator=GENERATOR, dtype=torch.float64) * 3
 LABELS = torch.tensor([0, 2, 1, 1, 0])
 CLASS_WEIGHTS = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
 ONES = torch.ones(3, dtype=torch.float64)
-LOSSES = (trajectory_losses, mean_probability_losses)
 
 
-def loss_of(
-    loss, logits: Tensor, labels: Tensor, weights: Tensor, outlier_weight: float = 1.0
-) -> Tensor:
-    per_image = image_weights(labels, weights, outlier_weight)
-    targets = target_probabilities(labels, class_frequencies(COUNTS, weights).double())
-    return loss(logits, targets) @ per_image / per_image.sum()
+def weighted_objective(
+    loss: Literal["trajectory", "mean"], weights: Tensor, outlier_weight: float = 1.0
+) -> AdapterObjective:
+    settings = AdapterTraining(samples=4, loss=loss)
+    return AdapterObjective(random_network(), settings, weights.float(), COUNTS, outlier_weight)
 
 
-def test_padding_has_no_loss_and_no_weight() -> None:
+def loss_of(objective: AdapterObjective, logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean loss of images whose trajectories have these logits."""
+    images = torch.zeros(len(labels), 3, 1, 1)
+    draw = objective.draw(0, 0, 0)
+    loss = objective.loss(lambda *_, **__: logits.flatten(0, 1).float(), images, labels, draw)
+    return (loss / objective.weight(labels)).double()
+
+
+@pytest.mark.parametrize("loss", ["trajectory", "mean"])
+def test_padding_has_no_loss_and_no_weight(loss: Literal["trajectory", "mean"]) -> None:
     padded = torch.cat([LABELS, torch.tensor([IGNORED, IGNORED])])
     logits = torch.cat([LOGITS, LOGITS[:2]])
-    for loss in LOSSES:
-        actual = loss_of(loss, logits, padded, CLASS_WEIGHTS)
-        torch.testing.assert_close(actual, loss_of(loss, LOGITS, LABELS, CLASS_WEIGHTS))
-    assert image_weights(padded, CLASS_WEIGHTS, 1.0)[5:].tolist() == [0, 0]
+    objective = weighted_objective(loss, CLASS_WEIGHTS)
+    close = {"atol": 1e-6, "rtol": 1e-6}
+    torch.testing.assert_close(
+        loss_of(objective, logits, padded), loss_of(objective, LOGITS, LABELS), **close
+    )
+    assert objective.weight(padded[5:]) == 0
 
 
 @pytest.mark.parametrize(
@@ -274,46 +270,61 @@ def test_the_loss_of_an_outlier_is_its_cross_entropy_with_the_shares_of_the_clas
             for i, label in enumerate(labels)
         ]
     )
-    actual = loss_of(trajectory_losses, LOGITS, labels, weights, outlier_weight=0.5)
-    torch.testing.assert_close(actual, (per_image * losses).sum() / per_image.sum())
+    actual = loss_of(weighted_objective("trajectory", weights, 0.5), LOGITS, labels)
+    expected = (per_image * losses).sum() / per_image.sum()
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_the_mean_probability_loss_is_the_cross_entropy_of_the_mean_probability() -> None:
     mean = LOGITS.softmax(-1).mean(dim=1)
     expected = -mean[range(5), LABELS].log().mean()
-    actual = loss_of(mean_probability_losses, LOGITS, LABELS, ONES)
-    torch.testing.assert_close(actual, expected)
-    assert actual < loss_of(trajectory_losses, LOGITS, LABELS, ONES)  # Jensen
+    actual = loss_of(weighted_objective("mean", ONES), LOGITS, LABELS)
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-6)
+    assert actual < loss_of(weighted_objective("trajectory", ONES), LOGITS, LABELS)  # Jensen
 
 
-HAM10000_TRAINING_COUNTS = torch.tensor([879, 5364, 92, 890, 114, 411, 262])
+def objective_for(
+    recipe_file: Path, counts: Sequence[int], *overrides: str, outliers: int = 0
+) -> tuple[AdapterObjective, LoadedBatches]:
+    """The objective and the batches for so many images of each class, which are never read."""
+    recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
+    classes = tuple(ClassName(name=str(i), description=str(i)) for i in range(len(counts)))
+    train = [LabelledImage("", b"", label) for label, n in enumerate(counts) for _ in range(n)]
+    outside = OodSet("outliers", [LabelledImage("", b"", OUTSIDE)] * outliers)
+    images = ImageParts("counted", classes, {"train": train})
+    return objective_and_batches(random_network(), recipe, images, outside if outliers else None)
 
 
-def test_the_class_weights_of_ham10000_agree_with_the_paper() -> None:
-    weights = effective_number_weights(HAM10000_TRAINING_COUNTS, 0.9991)
+HAM10000_TRAINING_COUNTS = (879, 5364, 92, 890, 114, 411, 262)
+
+
+def test_the_class_weights_of_ham10000_agree_with_the_paper(recipe_file: Path) -> None:
+    weighted = ("training.class_weights='effective-number'", "training.beta=0.9991")
+    weights = objective_for(recipe_file, HAM10000_TRAINING_COUNTS, *weighted)[0].class_weights
     expected = [0.0516, 0.0284, 0.3546, 0.0511, 0.2890, 0.0911, 0.1342]
-    torch.testing.assert_close(weights, torch.tensor(expected).double(), atol=5e-5, rtol=0)
+    torch.testing.assert_close(weights, torch.tensor(expected), atol=5e-5, rtol=0)
     assert float(weights.sum()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
     ("class_balance", "expected"),
-    [(0.0, [9, 4, 1]), (0.5, [7, 14 / 3, 7 / 3]), (1.0, [14 / 3] * 3)],
+    [(0.001, [9, 4, 1]), (0.5, [7, 14 / 3, 7 / 3]), (1.0, [14 / 3] * 3)],
 )
 def test_classes_are_drawn_in_proportion_to_a_power_of_their_size(
-    class_balance: float, expected: list[float]
+    recipe_file: Path, class_balance: float, expected: list[float]
 ) -> None:
-    labels = np.repeat([0, 1, 2, OUTSIDE], [9, 4, 1, 3])
-    counts = balanced_counts(labels, class_balance)
+    balance = f"training.class_balance={class_balance}"
+    _, batches = objective_for(recipe_file, [9, 4, 1], balance, outliers=3)
+    counts, labels = batches.expected_counts, np.repeat([0, 1, 2, OUTSIDE], [9, 4, 1, 3])
     drawn = [counts[labels == label].sum() for label in (0, 1, 2)]
-    np.testing.assert_allclose(drawn, expected)
+    np.testing.assert_allclose(drawn, expected, rtol=0.01 if class_balance < 0.5 else 1e-7)
     assert (counts[labels == OUTSIDE] == 1).all()
 
 
 @pytest.mark.parametrize("weights", [ONES, CLASS_WEIGHTS])
 def test_outliers_pull_where_a_network_ends_that_cannot_tell_images_apart(weights: Tensor) -> None:
     labels = torch.repeat_interleave(torch.arange(3), COUNTS)
-    frequencies = class_frequencies(COUNTS, weights).double()
+    frequencies = weighted_objective("trajectory", weights).outside.double()
     logits = frequencies.log().requires_grad_()
     losses = F.cross_entropy(logits.expand(len(labels), -1), labels, weight=weights)
     (gradient,) = torch.autograd.grad(losses, logits)
@@ -334,10 +345,12 @@ def test_a_recipe_with_outliers_pulls_them_to_the_class_frequencies(
     torch.testing.assert_close(objective.outside, counts / counts.sum())
 
 
-def test_the_adjusted_loss_of_balanced_draws_is_least_at_the_probabilities_of_the_images() -> None:
-    labels = np.repeat([0, 1], [9, 1])
-    counts = balanced_counts(labels, 1.0)
-    adjustment = log_frequency_ratio(labels, counts, 3)
+def test_the_adjusted_loss_of_balanced_draws_is_least_at_the_probabilities_of_the_images(
+    recipe_file: Path,
+) -> None:
+    objective, batches = objective_for(recipe_file, [9, 1, 0], "training.class_balance=1.0")
+    labels, counts = np.repeat([0, 1], [9, 1]), batches.expected_counts
+    adjustment = objective.logit_adjustment
     assert adjustment[2] == 0
     logits = torch.zeros(3, requires_grad=True)
     optimiser = torch.optim.LBFGS([logits], max_iter=100)

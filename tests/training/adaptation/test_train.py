@@ -22,7 +22,7 @@ from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone, random_network
 from tests.program import refusal, run, succeed
 from tests.training.conftest import COLOURS, PER_CLASS, set_options, write_image, write_recipe
-from training.adaptation.objective import AdapterDraw, AdapterObjective
+from training.adaptation.objective import AdapterObjective
 from training.adaptation.train import train_adapters
 from training.data.copies import images_in_training
 from training.data.datasets import dataset_settings, read_dataset
@@ -312,7 +312,7 @@ def _train_until_step(step: int, recipe: AdapterRecipe, images: ImageParts, run_
     """Trains with the state saved after every step; raises RuntimeError at the step."""
     draw = AdapterObjective.draw
 
-    def draw_or_stop(objective: AdapterObjective, *arguments: int) -> AdapterDraw:
+    def draw_or_stop(objective: AdapterObjective, *arguments: int) -> object:
         if arguments[1] == step:
             raise RuntimeError("stopped")
         return draw(objective, *arguments)
