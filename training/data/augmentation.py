@@ -2,18 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.images.decode import channels_first
 from eulerlora.images.preprocess import canvas_shape, network_input
 from eulerlora.settings import Preprocessing
+from training.data.camera_effects import camera_border, colour_change, jpeg_compression, ruler
 from training.data.images import Augmentation
 
 CPU = torch.device("cpu")  # torchvision's transforms draw there, whatever the pixels' device
@@ -58,56 +56,6 @@ def camera_view(size: int) -> v2.Compose:
     )
 
 
-def colour_change(pixels: Tensor) -> Tensor:
-    """Changes cast, brightness, contrast and saturation of an image, (3, height, width).
-
-    Every change is a product or a mixture with a random factor, uniform in its logarithm.
-    """
-    lit = pixels * _log_uniform(0.3, (3, 1, 1)) * _log_uniform(0.3)
-    gray = lit.mean(dim=0, keepdim=True)
-    saturated = gray + (lit - gray) * _log_uniform(0.4)
-    level = gray.mean()
-    return (level + (saturated - level) * _log_uniform(0.3)).clamp(0, 1)
-
-
-def _log_uniform(bound: float, shape: tuple[int, ...] = (1,)) -> Tensor:
-    """Random factors between exp(-bound) and exp(bound)."""
-    return torch.empty(shape).uniform_(-bound, bound).exp()
-
-
-def camera_border(pixels: Tensor) -> Tensor:
-    """Darkens an image (3, height, width) outside of a circle of random size and centre."""
-    height, width = pixels.shape[-2:]
-    shorter = min(height, width)
-    radius = float(torch.empty(()).uniform_(1.0, 1.4)) * shorter / 2  # 1.41 reaches corners
-    shift = torch.empty(2).uniform_(-0.05, 0.05) * shorter
-    rows = torch.arange(height)[:, None] - (height - 1) / 2 - shift[0]
-    columns = torch.arange(width) - (width - 1) / 2 - shift[1]
-    inside = (radius - (rows**2 + columns**2).sqrt() + 0.5).clamp(0, 1)  # an edge of one pixel
-    return pixels * inside
-
-
-def ruler(pixels: Tensor) -> Tensor:
-    """Draws the ticks of a ruler, dark or light, at the lower edge of (3, height, width)."""
-    marked = pixels.clone()
-    height, width = pixels.shape[-2:]
-    level = float(torch.randint(2, ()))
-    ticks = int(torch.randint(6, 16, ()))
-    for number in range(ticks):
-        column = (2 * number + 1) * width // (2 * ticks)
-        length = height // (8 if number % 5 == 0 else 14)
-        marked[:, height - max(1, length) :, column] = level
-    return marked
-
-
-def jpeg_compression(pixels: Tensor) -> Tensor:
-    """Compresses an image (3, height, width) uint8 as JPEG of random quality; decodes it."""
-    file = BytesIO()
-    F.to_pil_image(pixels).save(file, "JPEG", quality=int(torch.randint(30, 95, ())))
-    with Image.open(file, formats=["JPEG"]) as image:
-        return channels_first(np.array(image))
-
-
 Transform = Callable[[int, Tensor], Tensor]
 """(index, (3, height, width) uint8) -> (3, size, size) in [0, 1], or several such views."""
 
@@ -115,7 +63,7 @@ View = Callable[[Tensor], Tensor]
 """(3, height, width) uint8 -> (3, size, size) in [0, 1]; draws from torch's global generator."""
 
 
-def paper_view(preprocessing: Preprocessing) -> View:
+def _paper_view(preprocessing: Preprocessing) -> View:
     """The paper's random view, at native resolution, then resized.
 
     Both flips with p 0.5, then a rotation of 0..180 degrees: nearest interpolation, zeros outside,
@@ -161,7 +109,7 @@ def _with_details(view: v2.Compose, preprocessing: Preprocessing) -> View:
     return with_details
 
 
-def dermoscopy_view(preprocessing: Preprocessing) -> View:
+def _dermoscopy_view(preprocessing: Preprocessing) -> View:
     """A random view for dermoscopy: a crop, a symmetry of the square, mild colour jitter.
 
     The crop has 50% to 100% of the area and an aspect ratio of 1 to 16/9, which is 3/4 to 4/3 of
@@ -187,7 +135,7 @@ def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
     (docs/results/lessons.md).
     """
     of_camera = _with_details(camera_view(preprocessing.size), preprocessing)
-    views = [dermoscopy_view(preprocessing), of_camera]
+    views = [_dermoscopy_view(preprocessing), of_camera]
     view: View = v2.RandomChoice(views)
     return view
 
@@ -209,8 +157,8 @@ def _natural_view(preprocessing: Preprocessing) -> View:
 
 
 _VIEWS: Mapping[Augmentation, Callable[[Preprocessing], View]] = {
-    "paper": paper_view,
-    "dermoscopy": dermoscopy_view,
+    "paper": _paper_view,
+    "dermoscopy": _dermoscopy_view,
     "natural": _natural_view,
     "cameras": dermoscopy_or_camera_view,
 }

@@ -12,12 +12,6 @@ from eulerlora.images.preprocess import resize
 from eulerlora.settings import Preprocessing
 from training.data.augmentation import (
     CPU,
-    camera_border,
-    colour_change,
-    dermoscopy_view,
-    jpeg_compression,
-    paper_view,
-    ruler,
     seeded,
     training_view,
 )
@@ -55,9 +49,9 @@ def test_a_view_is_a_square_in_the_range_of_evaluation(augmentation: Augmentatio
 def test_the_paper_view_is_two_flips_and_a_rotation_of_at_most_180_degrees_then_resized() -> None:
     marked = torch.zeros(3, 41, 41, dtype=torch.uint8)
     marked[:, 20, 35] = 255  # right of the centre
-    flips = set()
+    flips, paper = set(), training_view(Preprocessing(size=16), 0, 0, "paper")
     for index in range(200):
-        with seeded(CPU, index):
+        with seeded(CPU, 0, 0, index):
             horizontal, vertical, turn = torch.rand(3).tolist()
         expected = marked
         if horizontal < 0.5:
@@ -65,9 +59,7 @@ def test_the_paper_view_is_two_flips_and_a_rotation_of_at_most_180_degrees_then_
         if vertical < 0.5:
             expected = expected.flip(-2)
         expected = F.rotate(expected, 180 * turn, v2.InterpolationMode.NEAREST)
-        with seeded(CPU, index):
-            view = paper_view(Preprocessing(size=16))(marked)
-        assert torch.equal(view, resize(expected, 16))
+        assert torch.equal(paper(index, marked), resize(expected, 16))
         flips.add((horizontal < 0.5, vertical < 0.5))
     assert len(flips) == 4
 
@@ -78,38 +70,51 @@ def test_the_dermoscopy_view_covers_all_symmetries_of_the_square() -> None:
     symmetries = [marked.rot90(turns, (1, 2)) for turns in range(4)]
     symmetries += [image.flip(-1) for image in symmetries]
     flat = torch.stack([resize(image, 32)[0].flatten() for image in symmetries])
-    with seeded(CPU, 0):
-        views = torch.stack(
-            [dermoscopy_view(Preprocessing(size=32))(marked)[0].flatten() for _ in range(100)]
-        )
+    views = dermoscopy_views(marked, Preprocessing(size=32), 100)[:, 0].flatten(1)
     assert set((views @ flat.T).argmax(dim=1).tolist()) == set(range(8))
 
 
+@pytest.fixture
+def same_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views whose colours are those of the image."""
+    monkeypatch.setattr(v2, "ColorJitter", lambda **_: v2.Identity())
+
+
+def dermoscopy_views(pixels: torch.Tensor, of: Preprocessing, count: int) -> torch.Tensor:
+    """(count, 3, size, size) random views of an image."""
+    return training_view(of, 0, 0, "dermoscopy", views=count)(0, pixels)
+
+
+def as_taken(view: torch.Tensor) -> torch.Tensor:
+    """Undoes the transposition of a view whose third channel grows along the image's width."""
+    slope = view[2]
+    along_width = (slope[:, -1] - slope[:, 0]).abs() > (slope[-1] - slope[0]).abs()
+    return view if along_width.float().mean() > 0.5 else view.mT
+
+
+@pytest.mark.usefixtures("same_colours")
 def test_the_dermoscopy_view_of_a_4_to_3_image_has_the_median_shape_of_evaluation() -> None:
     disc = (torch.arange(300)[:, None] - 150) ** 2 + (torch.arange(400) - 200) ** 2 < 25**2
-    pixels = (255 * disc).to(torch.uint8).expand(3, -1, -1)
+    slope = torch.linspace(0, 255, 400).expand(300, -1)
+    pixels = torch.stack([255 * disc, 255 * disc, slope]).to(torch.uint8)
     as_evaluated = extent(resize(pixels, 256))
-    with seeded(CPU, 0):
-        crops = [
-            dermoscopy_view(Preprocessing(size=256)).transforms[0](pixels) / 255 for _ in range(40)
-        ]
-    ratios = torch.tensor([extent(crop) for crop in crops])
+    crops = dermoscopy_views(pixels, Preprocessing(size=256), 40)
+    ratios = torch.tensor([extent(as_taken(crop)) for crop in crops])
     assert 3 / 4 * as_evaluated * 0.9 < ratios.min() < ratios.max() < 4 / 3 * as_evaluated * 1.1
     assert as_evaluated * 0.9 < ratios.median() < as_evaluated * 1.1
 
 
+@pytest.mark.usefixtures("same_colours")
 def test_views_of_a_canvas_are_crops_at_its_resolution_or_of_the_whole_image() -> None:
     slopes = torch.meshgrid(torch.linspace(0, 255, 300), torch.linspace(0, 255, 400), indexing="ij")
-    pixels = torch.stack([*slopes, slopes[0]]).round().to(torch.uint8)
+    pixels = torch.stack([*slopes, slopes[1]]).round().to(torch.uint8)
     preprocessing = Preprocessing(size=56, canvas=(100, 75))
     shares, shapes = [], []
-    with seeded(CPU, 0):
-        for _ in range(200):
-            crop = dermoscopy_view(preprocessing).transforms[0](pixels)
-            assert crop.shape == (3, 56, 56)
-            height, width = ((of.max() - of.min()).item() / 255 for of in crop[:2].float())
-            shares.append(height * width)  # of the area of the image
-            shapes.append(width * 4 / (height * 3))
+    for view in dermoscopy_views(pixels, preprocessing, 200):
+        assert view.shape == (3, 56, 56)
+        height, width = ((of.max() - of.min()).item() for of in view[:2])
+        shares.append(height * width)  # of the area of the image
+        shapes.append(width * 4 / (height * 3))
     details = np.array(shares) < 0.45  # some of them are crops of the whole image
     native = 56**2 / (100 * 75)
     assert 0.9 * native / 1.5 < min(shares)
@@ -159,42 +164,3 @@ def test_a_gpu_generator_is_seeded_independently_of_the_cpu() -> None:
             draw_lists.append(torch.rand(2, device=gpu).tolist())
     assert draw_lists[0] == draw_lists[1]
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-GENERATOR = torch.Generator().manual_seed(0)
-PHOTO = torch.randint(0, 256, (3, 40, 52), dtype=torch.uint8, generator=GENERATOR)
-
-
-def test_colours_change_differently_from_draw_to_draw() -> None:
-    gray = torch.full((3, 8, 8), 0.5)
-    changed = torch.stack([colour_change(gray) for _ in range(4)])
-    colours = {tuple(colour) for colour in changed.mean(dim=(-2, -1)).tolist()}
-    assert len(colours) == 4
-    torch.testing.assert_close(changed.std(dim=(-2, -1)), torch.zeros(4, 3), atol=1e-6, rtol=0)
-
-
-def test_a_border_darkens_the_corners_and_leaves_the_centre() -> None:
-    with seeded(CPU, 0):
-        darkened = torch.stack([camera_border(torch.ones(3, 40, 40)) for _ in range(30)])
-    assert (darkened[:, :, 20, 20] == 1).all()
-    assert (darkened[:, :, 0, 0] == 0).float().mean() > 0.8
-    assert (darkened[:, :, 20, 20] >= darkened[:, :, 2, 2]).all()
-
-
-def test_a_ruler_marks_columns_at_the_lower_edge_only() -> None:
-    gray = torch.full((3, 40, 40), 0.5)
-    marked = ruler(gray)
-    changed = (marked != gray).any(dim=0)
-    assert not changed[:30].any()
-    assert 6 <= int(changed[-1].sum()) <= 16
-    assert set(marked[:, changed].unique().tolist()) <= {0.0, 1.0}
-    assert (gray == 0.5).all()
-
-
-def test_jpeg_compression_changes_a_smooth_image_little() -> None:
-    ramp = torch.arange(64, dtype=torch.uint8).expand(3, 64, 64).contiguous()
-    compressed = jpeg_compression(ramp)
-    assert compressed.dtype == torch.uint8
-    assert compressed.shape == ramp.shape
-    assert (compressed.int() - ramp.int()).abs().max() < 16
-    assert not torch.equal(jpeg_compression(PHOTO), PHOTO)
