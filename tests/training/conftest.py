@@ -1,7 +1,7 @@
 """A tiny image folder, a tiny backbone file, and a recipe that trains on them."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,8 @@ from eulerlora_contract.image_folders import select_files
 from tests.checkpoint_files import write_config
 from tests.conftest import random_backbone
 from training.data.augmentation import Transform
+from training.data.cache import DecodedImages, decoded_images
+from training.data.ham10000 import METADATA
 from training.data.units import Units
 
 COLOURS = {"blue": (40, 40, 220), "green": (40, 200, 40), "red": (220, 40, 40)}
@@ -86,6 +88,23 @@ def labelled(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         (data / "set" / part).symlink_to(image_folder / part)
     (data / "other").symlink_to(image_folder / "other")
     return data
+
+
+@pytest.fixture(scope="session")
+def ham10000_table(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The published table of HAM10000, with one grey pixel in place of each image."""
+    folder = tmp_path_factory.mktemp("ham10000")
+    (folder / "HAM10000_images").mkdir()
+    table = (real_data / METADATA).read_text()
+    (folder / METADATA).write_text(table)
+    names = [line.split(",")[1] for line in table.splitlines()[1:]]
+    images = DecodedImages(dict.fromkeys(names, torch.zeros(3, 1, 1, dtype=torch.uint8)), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "training.data.ham10000.decoded_images",
+            lambda path: images if path.is_relative_to(folder) else decoded_images(path),
+        )
+        yield folder
 
 
 def list_images(folder: Path) -> dict[str, Path]:

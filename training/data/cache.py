@@ -51,14 +51,14 @@ from training.data.images import Encoded, ImageSource, rgb_image
 
 _FORMAT = 6
 PIXELS, INDEX = "pixels.bin", "index.json"
-MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
+_MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 
 Reason = str
 """Why a file cannot be read or decoded."""
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class _LeftOut:
     """What a folder or archive has beside its images; counted while it is read.
 
     Images are counted by the hidden or system folder that they are in.
@@ -79,7 +79,7 @@ class DecodedImages:
     sources: Mapping[str, ImageSource]
     bad: Mapping[str, Reason]
     digests: Mapping[str, int] = field(default_factory=dict)  # `oriented_digest` of good images
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: _LeftOut = field(default_factory=_LeftOut)
 
     @property
     def names(self) -> set[str]:
@@ -160,7 +160,7 @@ def _open(state: Path) -> DecodedImages | None:
             name: pixels[offset : offset + 3 * height * width].view(3, height, width)
             for name, (offset, height, width) in index["images"].items()
         }
-        left_out = LeftOut(Counter(index["others"]), Counter(index["hidden"]))
+        left_out = _LeftOut(Counter(index["others"]), Counter(index["hidden"]))
         return DecodedImages(sources, index["bad"], index["digests"], left_out)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError):
         return None
@@ -172,8 +172,8 @@ def _build(path: Path, state: Path) -> DecodedImages:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        left_out = LeftOut()
-        _write(partial, decode_all(path, encoded_images(path, left_out)), path, left_out)
+        left_out = _LeftOut()
+        _write(partial, _decode_all(path, _encoded_images(path, left_out)), path, left_out)
         for older in state.parent.iterdir():
             if older.is_dir() and older != partial:
                 shutil.rmtree(older)
@@ -187,7 +187,7 @@ def _build(path: Path, state: Path) -> DecodedImages:
 
 
 def _write(
-    folder: Path, decoded: Iterable[tuple[str, Tensor | Reason]], path: Path, left_out: LeftOut
+    folder: Path, decoded: Iterable[tuple[str, Tensor | Reason]], path: Path, left_out: _LeftOut
 ) -> None:
     images: dict[str, tuple[int, int, int]] = {}
     digests: dict[str, int] = {}
@@ -198,8 +198,8 @@ def _write(
             if isinstance(pixels, str):
                 bad[name] = pixels
                 continue
-            if shutil.disk_usage(folder).free < MIN_FREE_BYTES + pixels.numel():
-                raise OSError(f"expected {MIN_FREE_BYTES >> 20} MB of free space in {folder}")
+            if shutil.disk_usage(folder).free < _MIN_FREE_BYTES + pixels.numel():
+                raise OSError(f"expected {_MIN_FREE_BYTES >> 20} MB of free space in {folder}")
             file.write(pixels.numpy().tobytes())
             images[name] = (offset, *pixels.shape[1:])
             digests[name] = oriented_digest(pixels)
@@ -218,11 +218,11 @@ def _write(
 
 def _checked(path: Path) -> DecodedImages:
     """The images in encoded form; decodes each once to find the bad ones."""
-    left_out = LeftOut()
-    sources = dict(sorted(encoded_images(path, left_out)))
+    left_out = _LeftOut()
+    sources = dict(sorted(_encoded_images(path, left_out)))
     bad: dict[str, Reason] = {}
     digests: dict[str, int] = {}
-    for name, pixels in decode_all(path, sources.items()):
+    for name, pixels in _decode_all(path, sources.items()):
         if isinstance(pixels, str):
             bad[name] = pixels
         else:
@@ -239,7 +239,7 @@ def _listed(folder: Path) -> FileSelection:
     return list_files([folder], EXTENSIONS)
 
 
-def encoded_images(path: Path, left_out: LeftOut) -> Iterator[tuple[str, Encoded | Reason]]:
+def _encoded_images(path: Path, left_out: _LeftOut) -> Iterator[tuple[str, Encoded | Reason]]:
     """Yields names and files of a folder, or names and bytes of a tar archive in its order.
 
     An archive is read as a stream. A link to nothing, a pipe or a device has the reason why it
@@ -315,7 +315,7 @@ def _member_kind(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     return content_kind(member.name, content.read(SNIFFED_BYTES))
 
 
-def decode_all(
+def _decode_all(
     path: Path, encoded: Iterable[tuple[str, Encoded | Reason]]
 ) -> Iterator[tuple[str, Tensor | Reason]]:
     """Yields the name and the decoded form of every image, in their order, or why it has none.

@@ -170,21 +170,21 @@ class PlacedImage:
         return f"{self.image.name} ({self.part}, {self.class_name})"
 
 
-Pair = tuple[PlacedImage, PlacedImage]
+_Pair = tuple[PlacedImage, PlacedImage]
 
 
 @dataclass(frozen=True)
 class DataCheck:
     """What a check of a data set has found."""
 
-    in_classes: Sequence[Pair]  # pairs of images with equal pixels in two classes
-    in_parts: Sequence[Pair]  # such pairs in two parts
-    repeated: Sequence[Pair]  # such pairs in one part and class, which are one group
-    similar: Sequence[Pair]  # of nearly the same image, also turned, in two classes or parts
+    in_classes: Sequence[_Pair]  # pairs of images with equal pixels in two classes
+    in_parts: Sequence[_Pair]  # such pairs in two parts
+    repeated: Sequence[_Pair]  # such pairs in one part and class, which are one group
+    similar: Sequence[_Pair]  # of nearly the same image, also turned, in two classes or parts
     small: Sequence[PlacedImage]  # images with a side below that of the network's input
 
     @property
-    def pairs(self) -> Mapping[str, Sequence[Pair]]:
+    def pairs(self) -> Mapping[str, Sequence[_Pair]]:
         return {
             "same image in two classes": self.in_classes,
             "same image in two parts": self.in_parts,
@@ -214,7 +214,7 @@ def write_copies(path: Path, check: DataCheck) -> None:
     Raises:
         StorageError: The disk is full.
     """
-    kinds: dict[Pair, str] = {}
+    kinds: dict[_Pair, str] = {}
     for kind, pairs in check.pairs.items():
         for pair in pairs:
             kinds.setdefault(pair, kind)
@@ -267,7 +267,7 @@ def _thumbnail(pixels: Tensor) -> Tensor:
     return F.normalize((values - values.mean()).flatten(), dim=0).view(values.shape)
 
 
-def _similar(placed: Sequence[PlacedImage], thumbnails: Tensor) -> Iterator[Pair]:
+def _similar(placed: Sequence[PlacedImage], thumbnails: Tensor) -> Iterator[_Pair]:
     """Yields the pairs in two classes or parts that correlate in one of the eight orientations.
 
     The mean of all orientations is a projection, and the same for a turned image. So thumbnails

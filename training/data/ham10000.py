@@ -51,7 +51,7 @@ _AGE_GROUPS = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
 
 
 @dataclass(frozen=True, eq=False)
-class Ham10000Row:
+class _Ham10000Row:
     """A row of the metadata.
 
     Attributes:
@@ -106,10 +106,10 @@ class Ham10000(DataSet):
 
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
         split = settings.split
-        rows, names = read_rows(path / METADATA, on_bad)
+        rows, names = _read_rows(path / METADATA, on_bad)
         images = _decoded_by_id(path)
         try:
-            parts = split_rows(rows, split)
+            parts = _split_rows(rows, split)
         except ValueError as error:
             raise DataError(
                 f"{path / METADATA}: expected enough rows of every class for the {split} split, "
@@ -140,7 +140,7 @@ class Ham10000(DataSet):
         return ImageParts(f"{self.title}, {split} split", classes, labelled)
 
 
-def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
+def _read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[_Ham10000Row], list[str]]:
     """The rows in file order, and the class names in order of first appearance.
 
     Calls `on_bad` for each row with an unknown `dx`, and skips the row if that returns.
@@ -164,18 +164,18 @@ def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], li
     return [replace(row, label=names.index(dx)) for row, dx in known], names
 
 
-def _row(cells: Mapping[str, str]) -> Ham10000Row:
+def _row(cells: Mapping[str, str]) -> _Ham10000Row:
     """A row without its label; the columns of the attributes are optional."""
     attributes = {
         DIAGNOSED_BY: _DIAGNOSED_BY.get(cells.get("dx_type") or "", UNKNOWN),
         "sex": cells.get("sex") or UNKNOWN,
-        "age": age_group(cells.get("age") or ""),
+        "age": _age_group(cells.get("age") or ""),
         "body site": cells.get("localization") or UNKNOWN,
     }
-    return Ham10000Row(cells["image_id"], cells["lesion_id"], -1, attributes)
+    return _Ham10000Row(cells["image_id"], cells["lesion_id"], -1, attributes)
 
 
-def age_group(years: str) -> str:
+def _age_group(years: str) -> str:
     """The group of an age in years; "unknown" for text that is no number or NaN."""
     try:
         age = float(years)
@@ -184,7 +184,7 @@ def age_group(years: str) -> str:
     return next((group for highest, group in _AGE_GROUPS.items() if age <= highest), UNKNOWN)
 
 
-def split_rows(rows: Sequence[Ham10000Row], split: Split) -> SplitParts[Ham10000Row]:
+def _split_rows(rows: Sequence[_Ham10000Row], split: Split) -> SplitParts[_Ham10000Row]:
     """The parts of a split; stratified, and without a lesion in two parts but for `paper`.
 
     lesion: about 70% train, 10% calibration, 20% test. The others as in `parts_of`; but `paper` is
@@ -204,8 +204,8 @@ def split_rows(rows: Sequence[Ham10000Row], split: Split) -> SplitParts[Ham10000
 
 
 def _lesion_fold(
-    rows: Sequence[Ham10000Row], part: Part
-) -> tuple[list[Ham10000Row], list[Ham10000Row]]:
+    rows: Sequence[_Ham10000Row], part: Part
+) -> tuple[list[_Ham10000Row], list[_Ham10000Row]]:
     labels = np.array([row.label for row in rows])
     lesions = np.array([row.cluster for row in rows])
     splitter = StratifiedGroupKFold(_FOLDS[part], shuffle=True, random_state=SPLIT_SEED)

@@ -112,7 +112,7 @@ def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labe
     else:
         masks = mask_names(names)
         names -= masks
-        rows, folder_notes = folder_labels(path, names)
+        rows, folder_notes = _folder_labels(path, names)
         known = public_set(images.names)
         notes += () if known is None else (f"the files are those of {known.name}: {known.note}",)
         notes += mask_notes(masks)
@@ -365,7 +365,7 @@ def _check_rows(path: Path, rows: Sequence[ImageLabel]) -> None:
         )
 
 
-def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel], list[str]]:
+def _folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel], list[str]]:
     """The labels of images, given by relative name, and a note on the names of parts.
 
     Layouts: `train/CLASS/`, `val/CLASS/` and `test/CLASS/`, with any names that `part_of` knows and
@@ -733,13 +733,13 @@ def _with_test_part(labels: Labels) -> Labels:
 
 
 @dataclass(frozen=True)
-class SplitLabels:
+class _SplitLabels:
     labels: Labels
     classes: Sequence[str]
     parts: SplitParts[ImageLabel]
 
 
-def split_labels(settings: DataSettings, path: Path, images: DecodedImages) -> SplitLabels:
+def split_labels(settings: DataSettings, path: Path, images: DecodedImages) -> _SplitLabels:
     """The labels of a folder or archive of images, checked and split.
 
     Copies of a class are one group.
@@ -764,7 +764,7 @@ def split_labels(settings: DataSettings, path: Path, images: DecodedImages) -> S
     if "all" in by_part:
         parts = [*parts, "test"]
     _check_sizes(labels, classes, parts)
-    return SplitLabels(labels, classes, parts_of(by_part, settings.split))
+    return _SplitLabels(labels, classes, parts_of(by_part, settings.split))
 
 
 def with_grouped_copies(
@@ -836,7 +836,7 @@ def _check_sizes(labels: Labels, classes: Sequence[str], parts: Sequence[str]) -
 
 
 def check_every_class(
-    split: SplitLabels, counts: Mapping[str, Mapping[int, int]], faults: Sequence[str]
+    split: _SplitLabels, counts: Mapping[str, Mapping[int, int]], faults: Sequence[str]
 ) -> None:
     """Refuses a class without usable images in a part.
 

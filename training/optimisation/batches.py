@@ -102,7 +102,7 @@ class LoadedBatches:
         The order depends on seed and epoch only. A batch has the images of a step over all
         processes; each process loads its shard, padded to the same size in all of them.
         """
-        dataset = ImageDataset(self.labelled_images, self.view(epoch))
+        dataset = _ImageDataset(self.labelled_images, self.view(epoch))
         shards = list(self._shards(epoch))[skip:]
         if (shown := self.shown) is not None:
             shards = [
@@ -125,7 +125,7 @@ class LoadedBatches:
             yield batch[shard.index :: shard.count]
 
 
-class ImageDataset(Dataset[tuple[Tensor, int]]):
+class _ImageDataset(Dataset[tuple[Tensor, int]]):
     """Transformed images and their labels; index -1 is padding, with the label IGNORED."""
 
     def __init__(self, images: Sequence[LabelledImage], transform: Transform) -> None:

@@ -7,17 +7,18 @@ import tarfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from eulerlora_contract.errors import DataError
 from tests.training.conftest import list_images
 from training.data import cache as pixel_cache
 from training.data.cache import INDEX, PIXELS, decoded_images
 from training.data.images import LabelledImage
-from training.optimisation.batches import ImageDataset
+from training.optimisation.batches import LoadedBatches
+from training.recipe.schema import OptimisationSettings
 
 
 def pixels_of(name: str, path: Path) -> torch.Tensor:
@@ -47,7 +48,7 @@ def forbid_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> None:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(pixel_cache, "decode_all", forbidden)
+    monkeypatch.setattr(pixel_cache, "rgb_image", forbidden)
 
 
 def test_decoded_images_equal_the_files_and_are_sorted_by_name(folder: Path, archive: Path) -> None:
@@ -166,12 +167,15 @@ def test_bad_images_are_cached_with_their_reasons(
 def test_an_interrupted_build_leaves_no_files_and_the_next_one_succeeds(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object):
-        yield "red/00.png", torch.zeros(3, 2, 2, dtype=torch.uint8)
-        raise KeyboardInterrupt
+    decode = pixel_cache.rgb_image
+
+    def interrupted(name: str, source: Path):
+        if name == "red/00.png":
+            raise KeyboardInterrupt
+        return decode(name, source)
 
     with monkeypatch.context() as broken:
-        broken.setattr(pixel_cache, "decode_all", interrupted)
+        broken.setattr(pixel_cache, "rgb_image", interrupted)
         with pytest.raises(KeyboardInterrupt):
             decoded_images(folder)
     assert not list(cache.rglob(PIXELS))
@@ -188,7 +192,7 @@ def test_without_a_cache_a_warning_is_printed_and_images_stay_encoded(
 ) -> None:
     (folder / "red" / "01.png").write_bytes(b"broken")
     if obstacle == "a full disk":
-        monkeypatch.setattr(pixel_cache, "MIN_FREE_BYTES", 2**60)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
     else:
         cache.write_text("not a folder")
     images = decoded_images(folder)
@@ -207,10 +211,9 @@ def test_worker_processes_read_the_cache_and_cannot_change_its_file(
     images = [LabelledImage(name, source, 0) for name, source in sources.items()]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loader = DataLoader(
-            ImageDataset(images, blackened), batch_sampler=[range(18)], num_workers=1
-        )
-        images = torch.cat([pixels for pixels, _ in loader])
+        settings = OptimisationSettings(epochs=1, batch_size=18, workers=1)
+        batches = LoadedBatches(images, lambda _: blackened, settings, seed=0)
+        images = torch.cat([pixels for pixels, _ in batches.epoch(0, 0)])
         sources["red/00.png"].zero_()
     assert images.shape == (18, 3, 36, 48)
     assert int(images.sum()) == 0

@@ -4,7 +4,7 @@ Digests of training images: which copies they recognise, and their file.
 """
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from io import BytesIO
 from itertools import pairwise
@@ -24,7 +24,6 @@ from eulerlora_contract.errors import CheckpointError, DataError
 from tests.training.conftest import write_training_images
 from training.data.copies import (
     DataCheck,
-    Pair,
     check_images,
     image_digests,
     images_in_training,
@@ -62,7 +61,7 @@ def checked(*placed: tuple[str, int, Tensor]) -> DataCheck:
     return check_images(ImageParts("set", CLASSES, parts), SIDE)
 
 
-def names(found: Sequence[Pair]) -> list[list[str]]:
+def names(found) -> list[list[str]]:
     return [[entry.image.name for entry in pair] for pair in found]
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from eulerlora_contract.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
-from training.data.cache import LeftOut, decode_all, decoded_images, encoded_images
+from training.data.cache import decoded_images
 from training.data.images import LabelledImage, load
 
 
@@ -39,7 +39,7 @@ def test_a_colour_profile_that_is_ignored_is_reported_once_and_others_are_conver
     image.save(tmp_path / "a.png", icc_profile=b"broken")
     image.save(tmp_path / "b.png", icc_profile=rgb_profile(DISPLAY_P3))
     image.save(tmp_path / "c.png")
-    decoded = dict(decode_all(tmp_path, encoded_images(tmp_path, LeftOut())))
+    decoded = decoded_images(tmp_path).sources
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert lines == ["warning: a.png: the colour profile is ignored: it is damaged"]
     assert torch.equal(decoded["a.png"], decoded["c.png"])

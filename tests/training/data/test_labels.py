@@ -22,8 +22,6 @@ from training.data.cache import DecodedImages
 from training.data.dataset import DataSettings, LabelTable, UnreadDataError
 from training.data.labels import (
     Labels,
-    SplitLabels,
-    folder_labels,
     part_of,
     read_labels,
     split_labels,
@@ -50,7 +48,7 @@ def split(
     how: Split = "lesion",
     classes: Sequence[str] = (),
     digests: Mapping[str, int] | None = None,
-) -> SplitLabels:
+):
     settings = DataSettings(kind="imagefolder", split=how, classes={name: name for name in classes})
     return split_labels(settings, folder, decoded(images, digests))
 
@@ -64,7 +62,7 @@ def table(folder: Path, rows: Sequence[str], header: str = "path,label,group,spl
     return folder
 
 
-def named(labels: SplitLabels) -> dict[str, set[str]]:
+def named(labels) -> dict[str, set[str]]:
     return {part: {image.name for image in images} for part, images in labels.parts.items()}
 
 
@@ -153,12 +151,11 @@ def test_a_part_may_have_one_folder_for_all_its_classes(
 
 def test_the_outer_folder_of_an_archive_is_no_class(tmp_path: Path) -> None:
     images = names("set/train/red", "set/train/blue", "set/test/red", "set/test/blue")
-    labels, _ = folder_labels(tmp_path / "set.tar", images)
-    assert Counter((row.part, row.label) for row in labels) == {
+    labels = read(tmp_path / "set.tar", images)
+    assert Counter((row.part, row.label) for row in labels.rows) == {
         (part, name): 10 for part in ("train", "test") for name in ("blue", "red")
     }
-    labels, _ = folder_labels(tmp_path, images)
-    assert {row.label for row in labels} == {"set"}
+    assert {row.label for row in read(tmp_path, images).rows} == {"set"}
 
 
 def test_every_part_has_every_class_even_a_small_one(tmp_path: Path) -> None:

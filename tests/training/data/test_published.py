@@ -9,7 +9,7 @@ import pickle
 import shutil
 import tarfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 from urllib.error import URLError
@@ -25,14 +25,8 @@ from eulerlora_contract.errors import DataError
 from tests.training.conftest import write_image
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set
-from training.data.ham10000 import (
-    METADATA,
-    Ham10000Row,
-    age_group,
-    read_rows,
-    split_rows,
-)
-from training.data.images import ImageParts, class_counts
+from training.data.ham10000 import METADATA
+from training.data.images import ImageParts, LabelledImage, class_counts
 from training.data.registry import OodSettings
 from training.data.splits import Split
 
@@ -278,9 +272,8 @@ def metadata(ham10000: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(ham10000 / METADATA, tmp_path))
 
 
-@pytest.fixture(scope="module")
-def rows(ham10000: Path) -> list[Ham10000Row]:
-    return read_rows(ham10000 / METADATA)[0]
+def by_id(images: ImageParts) -> dict[str, LabelledImage]:
+    return {image.name: image for part in images.parts.values() for image in part}
 
 
 def names_by_part(images: ImageParts) -> dict[str, list[str]]:
@@ -310,77 +303,72 @@ def test_the_published_layout_and_an_archive_give_the_same_data(
             assert torch.equal(one.source, other.source)
 
 
-@pytest.mark.parametrize(
-    ("years", "group"),
-    [
-        ("0.0", "0 to 39"),
-        ("39", "0 to 39"),
-        ("39.5", "40 to 59"),
-        ("40", "40 to 59"),
-        ("59", "40 to 59"),
-        ("60", "60 and over"),
-        ("85.0", "60 and over"),
-        ("", "unknown"),
-        ("nan", "unknown"),
-    ],
-)
-def test_age_groups_include_their_highest_age(years: str, group: str) -> None:
-    assert age_group(years) == group
-
-
 def test_images_have_the_lesion_the_sex_the_age_group_and_the_body_site_of_their_row(
     copied: Path,
 ) -> None:
     header, first, *lines = (copied / METADATA).read_text().splitlines()
     first = first.replace("histo,50.0,male,back", "follow_up,35.0,female,")
     (copied / METADATA).write_text("\n".join([header, first, *lines]))
-    rows, _ = read_rows(copied / METADATA)
-    assert rows[0].attributes == {
+    images = by_id(read_ham10000(copied, "lesion"))
+    assert images["ISIC_0000000"].attributes == {
         "diagnosed by": "follow-up", "sex": "female", "age": "0 to 39", "body site": "unknown"
     }  # fmt: skip
-    assert rows[1].attributes == {
+    assert images["ISIC_0000001"].attributes == {
         "diagnosed by": "histology", "sex": "male", "age": "40 to 59", "body site": "back"
     }  # fmt: skip
-    by_id = {row.image_id: row for row in rows}
-    for images in read_ham10000(copied, "lesion").parts.values():
-        for image in images:
-            row = by_id[image.name]
-            assert (image.label, image.cluster, image.attributes) == (
-                row.label,
-                row.cluster,
-                row.attributes,
-            )
+    for index in range(120):
+        image = images[f"ISIC_{index:07}"]
+        assert (image.label, image.cluster) == (index // 2 % 3, f"HAM_{index // 2}")
 
 
-def test_splits_by_lesion_share_parts_and_no_lesion(rows: list[Ham10000Row]) -> None:
+def test_age_groups_include_their_highest_age(copied: Path) -> None:
+    groups = {
+        "0.0": "0 to 39", "39": "0 to 39", "39.5": "40 to 59", "40": "40 to 59", "59": "40 to 59",
+        "60": "60 and over", "85.0": "60 and over", "": "unknown", "nan": "unknown",
+    }  # fmt: skip
+    header, *lines = (copied / METADATA).read_text().splitlines()
+    for index, years in enumerate(groups):
+        lines[index] = lines[index].replace("50.0", years)
+    (copied / METADATA).write_text("\n".join([header, *lines]))
+    images = by_id(read_ham10000(copied, "lesion"))
+    for index, group in enumerate(groups.values()):
+        assert images[f"ISIC_{index:07}"].attributes["age"] == group
+
+
+def test_splits_by_lesion_share_parts_and_no_lesion(ham10000: Path) -> None:
     whole, choosing, best_epoch = (
-        split_rows(rows, split) for split in ("lesion", "lesion-validation", "lesion-best-epoch")
+        read_ham10000(ham10000, split)
+        for split in ("lesion", "lesion-validation", "lesion-best-epoch")
     )
-    lesions = [{row.cluster for row in part} for part in best_epoch.values()]
+    lesions = [{image.cluster for image in part} for part in best_epoch.parts.values()]
     assert sum(map(len, lesions)) == len(set.union(*lesions)) == 60
-    assert Counter(row for part in best_epoch.values() for row in part) == Counter(rows)
-    assert best_epoch == {
-        "train": choosing["train"],
-        "validation": choosing["test"],
-        "calibration": whole["calibration"],
-        "test": whole["test"],
+    names = {f"ISIC_{index:07}" for index in range(120)}
+    present = [name for part in names_by_part(best_epoch).values() for name in part]
+    assert Counter(present) == Counter(names)
+    of_whole, of_choosing = names_by_part(whole), names_by_part(choosing)
+    assert names_by_part(best_epoch) == {
+        "train": of_choosing["train"],
+        "validation": of_choosing["test"],
+        "calibration": of_whole["calibration"],
+        "test": of_whole["test"],
     }
-    assert choosing["calibration"] == whole["calibration"]
-    assert Counter(choosing["train"] + choosing["test"]) == Counter(whole["train"])
-    assert {row.label for row in choosing["test"]} == {0, 1, 2}
-    assert 0.05 < len(choosing["test"]) / len(whole["train"]) < 0.15
-    assert split_rows(rows, "lesion-validation") == choosing
+    assert of_choosing["calibration"] == of_whole["calibration"]
+    assert Counter(of_choosing["train"] + of_choosing["test"]) == Counter(of_whole["train"])
+    assert {image.label for image in choosing.parts["test"]} == {0, 1, 2}
+    assert 0.05 < len(of_choosing["test"]) / len(of_whole["train"]) < 0.15
+    assert names_by_part(read_ham10000(ham10000, "lesion-validation")) == of_choosing
 
 
 def test_the_validation_split_ignores_the_images_of_the_test_part(
-    copied: Path, rows: list[Ham10000Row]
+    ham10000: Path, copied: Path
 ) -> None:
-    hidden = {row.image_id for row in split_rows(rows, "lesion")["test"]}
+    whole = read_ham10000(ham10000, "lesion")
+    hidden = set(names_by_part(whole)["test"])
     for path in copied.rglob("*.jpg"):
         if path.stem in hidden:
             path.write_bytes(b"broken")
     names = names_by_part(read_ham10000(copied, "lesion-validation"))
-    assert set().union(*names.values()) == {row.image_id for row in rows} - hidden
+    assert set().union(*names.values()) == by_id(whole).keys() - hidden
     with pytest.raises(DataError):
         read_ham10000(copied, "lesion")
 
@@ -402,16 +390,15 @@ def test_a_row_with_an_unusable_image_is_refused_or_skipped_without_changing_oth
             assert names[part] == [name for name in whole if name != "ISIC_0000004"]
 
 
-def test_an_unknown_dx_is_refused_with_its_row_or_skipped(metadata: Path) -> None:
-    row = "HAM_2,ISIC_0000004,bkl"
+def test_an_unknown_dx_is_refused_with_its_row_or_skipped(copied: Path) -> None:
+    row, metadata = "HAM_2,ISIC_0000004,bkl", copied / METADATA
     metadata.write_text(metadata.read_text().replace(row, row.replace("bkl", "mole")))
     with pytest.raises(DataError, match=r"row 5 \(ISIC_0000004\): expected dx .* got 'mole'"):
-        read_rows(metadata)
-    skipped: dict[str, str] = {}
-    rows, names = read_rows(metadata, skipped.__setitem__)
-    assert len(skipped) == 1
-    assert len(rows) == 119
-    assert "mole" not in names
+        read_ham10000(copied, "lesion")
+    images = read_ham10000(copied, "lesion", skip_bad=True)
+    assert len(images.skipped) == 1
+    assert len(by_id(images)) == 119
+    assert images.class_names == ("nv", "mel", "bkl")
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -431,42 +418,36 @@ def test_a_folder_without_metadata_or_images_is_refused(metadata: Path) -> None:
         read_ham10000(metadata.parent, "lesion")
 
 
-@pytest.fixture(scope="module")
-def real_rows(real_data: Path) -> list[Ham10000Row]:
-    rows, names = read_rows(real_data / METADATA)
-    assert names == CLASSES
-    return rows
-
-
-def counts(rows: list[Ham10000Row]) -> list[int]:
-    return np.bincount([row.label for row in rows]).tolist()
+def counts(images: Sequence[LabelledImage]) -> list[int]:
+    return np.bincount([image.label for image in images]).tolist()
 
 
 @pytest.mark.data
-def test_the_paper_split_has_the_published_counts_and_first_ids(
-    real_rows: list[Ham10000Row],
-) -> None:
-    parts = split_rows(real_rows, "paper")
+def test_the_paper_split_has_the_published_counts_and_first_ids(ham10000_table: Path) -> None:
+    images = read_ham10000(ham10000_table, "paper")
+    assert list(images.class_names) == CLASSES
+    parts = images.parts
     assert (len(parts["train"]), len(parts["test"])) == (8012, 2003)
     assert counts(parts["train"]) == [879, 5364, 92, 890, 114, 411, 262]
-    first = [row.image_id for row in parts["test"][:3]]
+    first = [image.name for image in parts["test"][:3]]
     assert first == ["ISIC_0028975", "ISIC_0031866", "ISIC_0032427"]
-    trained = {row.cluster for row in parts["train"]}
-    shared = np.mean([row.cluster in trained for row in parts["test"]])
+    trained = {image.cluster for image in parts["train"]}
+    shared = np.mean([image.cluster in trained for image in parts["test"]])
     assert shared == pytest.approx(0.387, abs=5e-4)
 
 
 @pytest.mark.data
-def test_the_lesion_splits_are_stratified_and_share_no_lesion(real_rows: list[Ham10000Row]) -> None:
-    shares = np.array(counts(real_rows)) / len(real_rows)
-    parts = split_rows(real_rows, "lesion-best-epoch")
+def test_the_lesion_splits_are_stratified_and_share_no_lesion(ham10000_table: Path) -> None:
+    parts = read_ham10000(ham10000_table, "lesion-best-epoch").parts
+    every = [image for part in parts.values() for image in part]
+    shares = np.array(counts(every)) / len(every)
     for name, share in (("calibration", 0.1), ("test", 0.2)):
-        assert len(parts[name]) / len(real_rows) == pytest.approx(share, abs=0.01)
+        assert len(parts[name]) / len(every) == pytest.approx(share, abs=0.01)
         of_part = np.array(counts(parts[name])) / len(parts[name])
         np.testing.assert_allclose(of_part, shares, atol=0.01)
     assert {name: len(part) for name, part in parts.items()} == {
         "train": 6309, "validation": 701, "calibration": 1002, "test": 2003
     }  # fmt: skip
     assert counts(parts["validation"]) == [77, 469, 8, 78, 10, 36, 23]
-    lesions = [{row.cluster for row in part} for part in parts.values()]
+    lesions = [{image.cluster for image in part} for part in parts.values()]
     assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470
