@@ -62,8 +62,8 @@ class _Loop:
         self.optimisation.prepare()
         self.saved_at_s = self.progress.seconds
         main = run.accelerator.is_main_process
-        self.curves = Curves(run.tracking if main else None, self.progress.step)
-        self.display = ProgressDisplay(self.length, self.progress, run.name, enabled=main)
+        self.curves = _Curves(run.tracking if main else None, self.progress.step)
+        self.display = _ProgressDisplay(self.length, self.progress, run.name, enabled=main)
         if resumed:
             self.display.print(f"continuing after step {self.progress.step} of {run.state}")
 
@@ -173,7 +173,7 @@ def _deferred_interrupt() -> Iterator[list[int]]:
         restore()
 
 
-class ProgressDisplay:
+class _ProgressDisplay:
     """Shows the progress of a run, over all epochs.
 
     Shows the estimated duration and the memory after six steps. Rates and the time left
@@ -192,7 +192,7 @@ class ProgressDisplay:
         elif progress.step - self.start.step == 6:  # the first step is left out
             self.print(_estimate_line(self.first, progress, self.length))
         epoch = f"{self.prefix}epoch {self.length.epoch_of(progress.step)}/{self.length.epochs}"
-        self.bar.advance(epoch, run_rates(progress, self.start, self.length))
+        self.bar.advance(epoch, _run_rates(progress, self.start, self.length))
 
     def print(self, line: str) -> None:
         """Prints a permanent line on stdout."""
@@ -202,7 +202,7 @@ class ProgressDisplay:
         self.bar.close()
 
 
-class Curves:
+class _Curves:
     """Writes the curves of a run to its trackers; does nothing without tracking.
 
     The run starts or continues at `first_step`, counted from 0; TensorBoard forgets the values that
@@ -271,7 +271,7 @@ def _started(name: Tracker, tracking: Tracking, first_step: int) -> Any:
     return tracker
 
 
-def run_rates(progress: Progress, start: Progress, length: RunLength) -> str:
+def _run_rates(progress: Progress, start: Progress, length: RunLength) -> str:
     """Such as "loss 1.234, 210 images/s, 3% waiting".
 
     The loss is the current epoch's mean; the others cover the steps after `start`.

@@ -7,9 +7,11 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import accelerate.tracking
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -21,10 +23,10 @@ from tests.eulerlora_contract.test_progress import Terminal, on_terminal
 from tests.training.conftest import plain_view
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
-from training.optimisation.batches import LoadedBatches, RunLength
-from training.optimisation.loop import Curves, ProgressDisplay, optimise, run_rates
-from training.optimisation.run import Progress, Run, Tracker, Tracking
-from training.optimisation.step import Objective, Step
+from training.optimisation.batches import LoadedBatches
+from training.optimisation.loop import optimise
+from training.optimisation.run import Run, Tracker, Tracking
+from training.optimisation.step import Objective, Optimisation, Step
 from training.recipe.schema import OptimisationSettings
 
 SETTINGS = OptimisationSettings(
@@ -151,53 +153,110 @@ def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: R
     assert len(again.weights) == 2 * -(-batches.length.images // 8)
 
 
-LENGTH = RunLength(images=100, batch_size=8, epochs=4)
-START = Progress()
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The only item is the time that every reading of the clock takes, in seconds.
+
+    The first step of an epoch has two readings and waits for one of them, another step has three.
+    """
+    each, now = [1.0], [0.0]
+
+    def monotonic() -> float:
+        now[0] += each[0]
+        return now[0]
+
+    monkeypatch.setattr("training.optimisation.loop.time", SimpleNamespace(monotonic=monotonic))
+    return each
 
 
-def test_rate_and_waiting_time_are_those_of_the_session() -> None:
-    start = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
-    now = Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13)
-    assert run_rates(now, start, LENGTH) == "loss 1.000, 10 images/s, 10% waiting"
+def constant(loss: Tensor, _: int) -> Tensor:
+    """A loss of 1 for each image of a batch of 8, with the gradient of `loss`."""
+    return loss - loss.detach() + 8
 
 
-def test_without_a_terminal_lines_show_the_steps_of_all_epochs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def shown_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress as one line for every step."""
     monkeypatch.setattr("eulerlora_contract.progress._LINE_INTERVAL_S", 1e-9)
-    display = ProgressDisplay(LENGTH, START, "stage 1/2", enabled=True)
-    progress = START
-    for _ in range(52):
-        progress = progress.after(1.0, seconds=4, waited_s=0)
-        display.show(progress)
-    display.print("epoch 4/4: 1.0000")
-    display.close()
+
+
+@pytest.fixture
+def even(batches: LoadedBatches) -> LoadedBatches:
+    """Two epochs of five batches of eight images."""
+    return replace(batches, labelled_images=batches.labelled_images[:40])
+
+
+@pytest.mark.usefixtures("clock", "shown_lines")
+def test_without_a_terminal_lines_show_the_steps_of_all_epochs(
+    even: LoadedBatches, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    optimise(ColourObjective(constant), even, replace(run, name="stage 1/2"))
     output = capsys.readouterr()
-    estimate, last = output.out.splitlines()
-    assert estimate.startswith("stage 1/2: 4.00 s per step: about 3 min for 46 more steps; ")
-    assert last == "stage 1/2: epoch 4/4: 1.0000"
+    first, estimate, last = output.out.splitlines()
+    assert estimate.startswith("stage 1/2: 2.80 s per step: about 11 s for 4 more steps; ")
+    assert (first, last) == tuple(f"stage 1/2: epoch {n}/2: loss 1.0000" for n in (1, 2))
+    seconds = np.cumsum([2, *[3] * 4] * 2)
     assert [line.rsplit(",", 1)[0] for line in output.err.splitlines()] == [
-        f"stage 1/2: epoch {1 + (step - 1) // 13}/4: {step}/52 steps, loss 1.000, 2 images/s, 0% "
-        "waiting"
-        for step in range(1, 53)
+        f"stage 1/2: epoch {1 + (step - 1) // 5}/2: {step}/10 steps, loss 1.000, "
+        f"{8 * step / total:.0f} images/s, {step / total:.0%} waiting"
+        for step, total in enumerate(seconds.tolist(), start=1)
     ]
 
 
-def test_on_a_terminal_one_bar_covers_all_steps_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def stopped(even: LoadedBatches, run: Run, clock: list[float]) -> tuple[LoadedBatches, Run]:
+    """A run that stopped after seven steps of a thousandth of the speed, and was stored."""
+
+    def stop(loss: Tensor, step: int) -> Tensor:
+        if step == 7:
+            raise StoppedError
+        return constant(loss, step)
+
+    stored = replace(even, settings=SETTINGS.model_copy(update={"state_every_s": 0.0}))
+    clock[0] = 1000.0
+    with pytest.raises(StoppedError):
+        optimise(ColourObjective(stop), stored, run)
+    clock[0] = 1.0
+    return stored, replace(run, resume=True)
+
+
+@pytest.mark.usefixtures("shown_lines")
+def test_rate_and_waiting_time_are_those_of_the_session(
+    stopped: tuple[LoadedBatches, Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    capsys.readouterr()
+    optimise(ColourObjective(lambda loss, _: 3 * constant(loss, _)), *stopped)
+    first = capsys.readouterr().err.splitlines()[0]  # the third step of an epoch, after two of 1
+    assert first.startswith("epoch 2/2: 8/10 steps, loss 1.667, 4 images/s, 50% waiting,")
+
+
+def test_on_a_terminal_one_bar_covers_all_steps_of_the_run(
+    stopped: tuple[LoadedBatches, Run],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    capsys.readouterr()
     terminal: Terminal = on_terminal(monkeypatch)
-    start = Progress(step=26, seconds=1_000, epoch_loss=1.0, epoch_steps=1)
-    display = ProgressDisplay(LENGTH, start, "", enabled=True)
-    display.show(start.after(3.0, 1.0, 0.0))
-    assert "27/52 steps, loss 2.000" in terminal.getvalue()
-    assert "epoch 3/4" in terminal.getvalue()
-    display.close()
-    assert capsys.readouterr().out == ""
+    optimise(ColourObjective(constant), *stopped)
+    assert "epoch 2/2" in terminal.getvalue()
+    assert "8/10 steps, loss 1.000" in terminal.getvalue()
+    assert "6/10 steps" not in terminal.getvalue()
+    assert "epoch 2/2: loss 1.0000" in capsys.readouterr().out
 
 
-SHORT = RunLength(images=20, batch_size=8, epochs=2)
-STEP = Step(loss=2.0, learning_rate=0.5, gradient_norm=3.0)
+@pytest.mark.usefixtures("shown_lines")
+def test_a_process_other_than_the_main_one_shows_and_stores_nothing(
+    even: LoadedBatches,
+    run: Run,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(Accelerator, "is_main_process", False)
+    tracked = replace(run, tracking=Tracking(("tensorboard",), tmp_path / "curves", "run"))
+    optimise(ColourObjective(), even, tracked)
+    assert capsys.readouterr() == ("", "")
+    assert not any(tmp_path.iterdir())
 
 
 def read_curves(folder: Path) -> dict[str, dict[int, float]]:
@@ -211,22 +270,34 @@ def read_curves(folder: Path) -> dict[str, dict[int, float]]:
     return curves
 
 
-def test_curves_contain_every_step_and_epoch(tmp_path: Path) -> None:
-    """Steps of 2 s, a quarter of it waiting."""
-    writer, progress = Curves(Tracking(("tensorboard",), tmp_path, "run"), 0), START
-    for _ in range(6):
-        before, progress = progress, progress.after(2.0, seconds=2.0, waited_s=0.5)
-        writer.add_step(STEP, before, progress, SHORT)
-        if progress.step % SHORT.steps_per_epoch == 0:
-            writer.add_epoch(progress, {"validation_nll": 0.5})
-    writer.close()
+@pytest.mark.usefixtures("clock")
+def test_curves_contain_every_step_and_epoch(
+    batches: LoadedBatches, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Step] = []
+    take_step = Optimisation.step
+
+    def recorded(optimisation: Optimisation, *arguments: object) -> Step:
+        steps.append(take_step(optimisation, *arguments))
+        return steps[-1]
+
+    monkeypatch.setattr(Optimisation, "step", recorded)
+    monkeypatch.setattr(ColourObjective, "epoch_metrics", lambda _: {"validation_nll": 0.5})
+    few = replace(batches, labelled_images=batches.labelled_images[:20])
+    tracked = replace(run, tracking=Tracking(("tensorboard",), tmp_path, "run"))
+    fitted = optimise(ColourObjective(), few, tracked)
     curves = read_curves(tmp_path)
-    assert curves["step/loss"] == dict.fromkeys(range(6), 2.0)
-    assert curves["step/learning_rate"] == dict.fromkeys(range(6), 0.5)
-    assert curves["step/gradient_norm"] == dict.fromkeys(range(6), 3.0)
-    assert curves["step/images_per_second"] == {0: 4, 1: 4, 2: 2, 3: 4, 4: 4, 5: 2}
-    assert curves["step/waiting_share"] == dict.fromkeys(range(6), 0.25)
-    assert curves["epoch/mean_loss"] == {2: 2.0, 5: 2.0}
+    for name in ("loss", "learning_rate", "gradient_norm"):
+        values = {n: pytest.approx(getattr(step, name)) for n, step in enumerate(steps)}
+        assert curves[f"step/{name}"] == values
+    assert len(steps) == 6
+    seconds = [2, 3, 3] * 2
+    assert curves["step/images_per_second"] == {
+        n: pytest.approx(images / seconds[n]) for n, images in enumerate([8, 8, 4] * 2)
+    }
+    assert curves["step/waiting_share"] == {n: pytest.approx(1 / s) for n, s in enumerate(seconds)}
+    losses = [pytest.approx(loss) for loss in fitted.loss_by_epoch]
+    assert curves["epoch/mean_loss"] == {2: losses[0], 5: losses[1]}
     assert curves["epoch/validation_nll"] == {2: 0.5, 5: 0.5}
 
 
@@ -253,19 +324,25 @@ class FakeTracker:
     ("name", "option"), [("mlflow", "run_name"), ("wandb", "name"), ("trackio", "name")]
 )
 def test_other_trackers_get_the_run_its_settings_and_its_curves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Tracker, option: str
+    batches: LoadedBatches,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: Tracker,
+    option: str,
 ) -> None:
     monkeypatch.setitem(accelerate.tracking.LOGGER_TYPE_TO_CLASS, name, FakeTracker)
     FakeTracker.calls.clear()
-    curves = Curves(Tracking((name,), tmp_path / "curves", "r", {"seed": "1"}), first_step=0)
-    curves.add_epoch(START.after(1.0, 1.0, 0.0), {})
-    curves.close()
+    tracking = Tracking((name,), tmp_path / "curves", "r", {"seed": "1"})
+    few = replace(batches, labelled_images=batches.labelled_images[:8])
+    optimise(ColourObjective(), few, replace(run, tracking=tracking))
     (project, options), *calls = FakeTracker.calls
     assert project == "eulerlora"
     assert options[option] == "r"
-    assert calls == [
-        ("start",), ("settings", {"seed": "1"}), (0, ["epoch/mean_loss"]), ("finish",)
-    ]  # fmt: skip
+    names = ("gradient_norm", "images_per_second", "learning_rate", "loss", "waiting_share")
+    of_step, of_epoch = [f"step/{name}" for name in names], ["epoch/mean_loss"]
+    logged = [(step, curves) for step in (0, 1) for curves in (of_step, of_epoch)]
+    assert calls == [("start",), ("settings", {"seed": "1"}), *logged, ("finish",)]
 
 
 def test_a_tracker_that_is_not_installed_is_refused_with_what_to_install(
@@ -274,14 +351,3 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(SettingsError, match="trackio"):
         Tracking(("trackio",), tmp_path, "run").check()
-
-
-def test_a_process_other_than_the_main_one_shows_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("eulerlora_contract.progress._LINE_INTERVAL_S", 1e-9)
-    display = ProgressDisplay(LENGTH, START, "", enabled=False)
-    display.show(START.after(1.0, 1.0, 0.0))
-    display.print("epoch 1/4: 1.0000")
-    display.close()
-    assert capsys.readouterr() == ("", "")
