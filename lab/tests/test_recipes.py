@@ -8,15 +8,17 @@ import pytest
 from eulerlora.methods.registry import method_type
 from eulerlora_lab.default_model import CANDIDATES, EMBEDDED
 from eulerlora_lab.tables.table import RECIPES, read_table
-from training.recipe.file import read_layers, read_recipe, read_toml
+from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 
 
 def variant_names(path: Path) -> list[str]:
     """The variants of a recipe and of its bases in this folder."""
-    files = [RECIPES / layer.source for layer in read_layers(path)]
-    tables = [read_toml(file).get("variants", {}) for file in files if file.is_file()]
-    return list(dict.fromkeys(name for variants in tables for name in variants))
+    if not path.is_file():
+        return []
+    tables = tomllib.loads(path.read_text())
+    of_base = variant_names(RECIPES / tables["base"]) if "base" in tables else []
+    return list(dict.fromkeys([*of_base, *tables.get("variants", {})]))
 
 
 COMPLETE = [p for p in sorted(RECIPES.glob("*.toml")) if "name" in tomllib.loads(p.read_text())]

@@ -44,7 +44,7 @@ class FrozenBackbone(BackboneFile):
 
 
 EMBEDDED = "embedded"
-DOWNLOADED = "ViT_B_32_Weights.IMAGENET1K_V1"
+_DOWNLOADED = "ViT_B_32_Weights.IMAGENET1K_V1"
 """What `auto` selects where the weights are stored or can be downloaded."""
 
 
@@ -55,12 +55,12 @@ def available_source(source: BackboneSource) -> BackboneSource:
     """
     if source.weights != AUTO:
         return source
-    reason = f"{DOWNLOADED} have another image size"
+    reason = f"{_DOWNLOADED} have another image size"
     if source.image_size is None:
         try:
             with _connection_timeout(30.0):
-                published_backbone(DOWNLOADED)
-            return source.model_copy(update={"weights": DOWNLOADED})
+                published_backbone(_DOWNLOADED)
+            return source.model_copy(update={"weights": _DOWNLOADED})
         except SettingsError as error:
             reason = str(error)
     print(
@@ -145,7 +145,7 @@ def initial_network(
     return network
 
 
-PROJECTED = ("in_proj_weight", "in_proj_bias")
+_PROJECTED = ("in_proj_weight", "in_proj_bias")
 """Ends of the names of the parameters of queries, keys and values, one after the other."""
 
 
@@ -164,7 +164,7 @@ def whole_network(
     state = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
     if settings.attention == "l2":
         for name, tensor in state.items():
-            if name.endswith(PROJECTED):
+            if name.endswith(_PROJECTED):
                 queries, keys, _ = tensor.chunk(3)
                 keys.copy_(queries)
     network = build_network(with_weights(shape, state), NO_ADAPTERS, classes, preprocessing)
@@ -177,7 +177,7 @@ def train_all_weights(network: AdaptedVisionTransformer) -> AdaptedVisionTransfo
     network.backbone.requires_grad_(True)
     if network.backbone.settings.attention == "l2":
         for name, parameter in network.backbone.named_parameters():
-            if name.endswith(PROJECTED):
+            if name.endswith(_PROJECTED):
                 parameter.register_hook(_tied_gradient)
     return network
 
@@ -187,7 +187,7 @@ def count_trained(network: AdaptedVisionTransformer) -> int:
     trained = {name: p.numel() for name, p in network.named_parameters() if p.requires_grad}
     count = sum(trained.values())
     if network.backbone.settings.attention == "l2":
-        count -= sum(size // 3 for name, size in trained.items() if name.endswith(PROJECTED))
+        count -= sum(size // 3 for name, size in trained.items() if name.endswith(_PROJECTED))
     return count
 
 

@@ -21,7 +21,7 @@ from training.evaluation.metrics import log_mean_probability, weighted_mean
 from training.evaluation.report_schema import ProbeComparison
 
 BATCH = 256
-INVERSE_PENALTY = 0.01
+_INVERSE_PENALTY = 0.01
 """Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
 _ABSENT_CLASS_BIAS = -20.0
 
@@ -34,9 +34,9 @@ def fit_heads(
 ) -> None:
     """Sets the heads of a network, in place, to linear probes of the train part's frozen features.
 
-    A class without training images gets the bias ABSENT_CLASS_BIAS. The backbone moves to `device`.
-    Without `bootstrap_seed` all heads get the same probe; otherwise every head gets the probe of a
-    bootstrap resample of the lesions (of the images where lesions are unknown).
+    A class without training images gets the bias -20, so that it is never predicted. The backbone
+    moves to `device`. Without `bootstrap_seed` all heads get the same probe; otherwise every head
+    gets the probe of a bootstrap resample of the lesions (of the images where lesions are unknown).
 
     Raises:
         DataError: The train part has a single class.
@@ -57,7 +57,7 @@ def fit_heads(
             weights = _bootstrap_weights(train, labels, generator)
         if adapter == 0 or bootstrap_seed is not None:
             probe = make_pipeline(
-                StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=1000)
+                StandardScaler(), LogisticRegression(C=_INVERSE_PENALTY, max_iter=1000)
             )
             drawn = weights > 0
             probe.fit(

@@ -231,10 +231,10 @@ def resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Itera
 
     def hint() -> str:
         if checkpoint is None:
-            return state_hint(states)
+            return _state_hint(states)
         if checkpoint.exists() and any(checkpoint.iterdir()):
             return f"the checkpoint in {checkpoint} is complete, but not evaluated"
-        return f"no checkpoint was written; {state_hint(states)}"
+        return f"no checkpoint was written; {_state_hint(states)}"
 
     def interrupted() -> str:
         return f"interrupted; {hint()}; use --resume to continue"
@@ -256,7 +256,7 @@ def resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Itera
         raise
 
 
-def state_hint(states: Sequence[Path]) -> str:
+def _state_hint(states: Sequence[Path]) -> str:
     """The step and the path of the last readable state."""
     from training.optimisation.run import stored_steps  # noqa: PLC0415 - imports torch
 

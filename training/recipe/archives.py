@@ -19,7 +19,7 @@ from training.recipe.file import read_toml
 _ARCHIVES = Path(__file__).parents[1] / "archives"
 
 
-class Attribute(Settings):
+class _Attribute(Settings):
     """A column of an archive's table that describes pictures."""
 
     column: NonEmpty
@@ -28,14 +28,14 @@ class Attribute(Settings):
     """Words by cell; other cells are unknown. If empty, the cells are the words."""
 
 
-class ArchiveTable(Settings):
+class _ArchiveTable(Settings):
     """A table in an archive that says more of its pictures."""
 
     file: NonEmpty
     """Name of the CSV file, in any folder of the archive."""
     picture: NonEmpty
     """Column with the names of the pictures, without folder and suffix."""
-    attributes: Annotated[Mapping[NonEmpty, Attribute], Field(min_length=1)]
+    attributes: Annotated[Mapping[NonEmpty, _Attribute], Field(min_length=1)]
     """Columns by the name of the attribute, such as "skin type"."""
 
 
@@ -50,7 +50,7 @@ class ArchiveLabels(Settings):
     """Regular expression that finds the lesion in the name of a picture, as its first group, and in
     one named `group`, if any, the patient; None if every picture shows another lesion.
     """
-    table: ArchiveTable | None = None
+    table: _ArchiveTable | None = None
     """By whose attributes the performance is also stated."""
 
     @field_validator("lesion")
@@ -69,7 +69,7 @@ class ArchiveLabels(Settings):
 
 
 def described(
-    images: Sequence[LabelledImage], archive: Path, table: ArchiveTable
+    images: Sequence[LabelledImage], archive: Path, table: _ArchiveTable
 ) -> list[LabelledImage]:
     """The images with the attributes that a table of their archive gives them.
 
@@ -92,7 +92,7 @@ def described(
     ]
 
 
-def _rows(archive: Path, table: ArchiveTable) -> list[dict[str, str]]:
+def _rows(archive: Path, table: _ArchiveTable) -> list[dict[str, str]]:
     if archive.is_dir():
         text = next((p.read_text("utf-8-sig") for p in sorted(archive.rglob(table.file))), None)
     else:

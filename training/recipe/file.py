@@ -39,7 +39,7 @@ def find_recipe(name: str, packaged: Path = RECIPES) -> Path:
     if path.is_file() or path.suffix == ".toml" or path.name != name:
         return path
     if not file.is_file():
-        names = recipe_names(packaged)
+        names = _recipe_names(packaged)
         similar = get_close_matches(name, names, n=1)
         raise SettingsError(
             f"expected a recipe file or one of {', '.join(names)}, got {name!r}"
@@ -48,7 +48,7 @@ def find_recipe(name: str, packaged: Path = RECIPES) -> Path:
     return file
 
 
-def recipe_names(packaged: Path = RECIPES) -> list[str]:
+def _recipe_names(packaged: Path = RECIPES) -> list[str]:
     """The names of the packaged recipes that are complete, without mere bases."""
     return sorted(path.stem for path in packaged.glob("*.toml") if "name" in read_toml(path))
 
@@ -66,7 +66,7 @@ def read_recipe(
             file, an unknown variant or key, or a value out of range.
     """
     tables: _Tables = {}
-    for layer in read_layers(path, variant):
+    for layer in _read_layers(path, variant):
         tables = _merged(tables, layer.tables)
     for key in SOURCE:
         if key in tables:
@@ -84,14 +84,14 @@ def read_recipe(
 
 
 @dataclass(frozen=True)
-class Layer:
+class _Layer:
     """Tables of a recipe and the name of the file, or variant, that states them."""
 
     source: str
     tables: _Tables
 
 
-def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
+def _read_layers(path: Path, variant: str | None = None) -> list[_Layer]:
     """The files of a recipe, the base first, and the variant; later ones replace keys.
 
     Errors as in `read_recipe`.
@@ -101,7 +101,9 @@ def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
     for layer in files:
         variants = _merged(variants, layer.tables.get(_VARIANTS, {}))
     layers = [
-        Layer(layer.source, {key: value for key, value in layer.tables.items() if key != _VARIANTS})
+        _Layer(
+            layer.source, {key: value for key, value in layer.tables.items() if key != _VARIANTS}
+        )
         for layer in files
     ]
     if variant is None:
@@ -111,7 +113,7 @@ def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
             f"{path}: expected one of the variants {', '.join(variants) or '(none)'}, "
             f"got {variant!r}"
         )
-    return [*layers, Layer(f"variant {variant}", variants[variant])]
+    return [*layers, _Layer(f"variant {variant}", variants[variant])]
 
 
 def _override_key(override: str) -> list[str]:
@@ -121,7 +123,7 @@ def _override_key(override: str) -> list[str]:
     return key.strip().split(".")
 
 
-def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
+def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[_Layer]:
     if path in derived:
         raise SettingsError(f"{path}: expected a base without a cycle, got the file itself")
     tables = read_toml(path)
@@ -132,14 +134,14 @@ def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
         raise SettingsError(f"{path}: {_VARIANTS}: expected a table for each variant")
     base = tables.pop("base", None)
     if base is None:
-        return [Layer(path.name, tables)]
+        return [_Layer(path.name, tables)]
     base_path, packaged = path.parent / str(base), RECIPES / f"{base}.toml"
     try:
         if not base_path.is_file() and packaged.is_file():
             base_path = packaged
     except OSError as error:  # such as a name that is too long
         raise SettingsError(f"{base_path}: cannot be read ({error.strerror})") from error
-    return [*_file_layers(base_path, (*derived, path)), Layer(path.name, tables)]
+    return [*_file_layers(base_path, (*derived, path)), _Layer(path.name, tables)]
 
 
 def read_toml(path: Path) -> _Tables:
@@ -281,7 +283,7 @@ def recipe_with_sources(
     sets its value, or says `default`. Arguments and errors as in `read_recipe`.
     """
     recipe = read_recipe(path, kind, overrides, variant)
-    layers = read_layers(path, variant)
+    layers = _read_layers(path, variant)
     given = [tuple(_override_key(override)) for override in overrides]
     values = recipe.model_dump(mode="json", exclude=SOURCE)
     texts = {key.name: key.text for key in recipe_keys(kind)}
@@ -330,7 +332,7 @@ def _inline(values: Sequence[Any]) -> str:
     return f"[{', '.join(items)}]"
 
 
-def _source(key: _KeyPath, layers: Sequence[Layer], given: Sequence[_KeyPath]) -> str:
+def _source(key: _KeyPath, layers: Sequence[_Layer], given: Sequence[_KeyPath]) -> str:
     if any(key[: len(path)] == path or path[: len(key)] == key for path in given):
         return "command line"
     return next((layer.source for layer in reversed(layers) if _sets(layer.tables, key)), "default")

@@ -17,9 +17,6 @@ from eulerlora_contract.errors import SettingsError
 from tests.conftest import TINY_BACKBONE, random_backbone
 from training.adaptation import network as backbone
 from training.adaptation.network import (
-    DOWNLOADED,
-    EMBEDDED,
-    PROJECTED,
     available_source,
     count_trained,
     member_folders,
@@ -82,7 +79,7 @@ def test_keys_have_the_weights_of_queries_before_and_after_steps_by_distance() -
         optimiser.step()
     start = random_backbone().state_dict()
     for name, parameter in network.backbone.named_parameters():
-        if name.endswith(PROJECTED):
+        if name.endswith(("in_proj_weight", "in_proj_bias")):
             queries, keys, values = parameter.chunk(3)
             assert torch.equal(queries, keys)
             first_queries, _, first_values = start[name].chunk(3)
@@ -124,17 +121,18 @@ def test_auto_is_the_published_backbone_or_else_the_embedded_one_with_a_message(
         return random_backbone()
 
     monkeypatch.setattr(backbone, "published_backbone", published)
-    weights = DOWNLOADED if available else EMBEDDED
+    downloaded = "ViT_B_32_Weights.IMAGENET1K_V1"
+    weights = downloaded if available else "embedded"
     assert available_source(BackboneSource()) == BackboneSource(weights=weights)
     message = capsys.readouterr().err
     assert len(message.splitlines()) == (not available)
-    assert (f"{DOWNLOADED} cannot be downloaded" in message) is not available
+    assert (f"{downloaded} cannot be downloaded" in message) is not available
     sized = BackboneSource(image_size=32)
-    assert available_source(sized) == BackboneSource(weights=EMBEDDED, image_size=32)
+    assert available_source(sized) == BackboneSource(weights="embedded", image_size=32)
 
 
 def test_the_embedded_backbone_is_that_of_the_packaged_checkpoint(tmp_path: Path) -> None:
-    frozen = read_backbone(BackboneSource(weights=EMBEDDED), tmp_path, torch.float16)
+    frozen = read_backbone(BackboneSource(weights="embedded"), tmp_path, torch.float16)
     packaged = load_checkpoint(DEFAULT_CHECKPOINT).network.backbone
     assert frozen.published is None
     for name, tensor in packaged.state_dict().items():

@@ -27,7 +27,6 @@ from eulerlora_contract.errors import DataError
 from tests.conftest import predict_rows, random_backbone, random_network
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import (
-    INVERSE_PENALTY,
     compare_with_probe,
     fit_heads,
     head_log_probabilities,
@@ -83,7 +82,7 @@ def test_fitted_heads_predict_like_the_regression_before_the_first_step(
     with torch.no_grad():
         features = [backbone(pixels(part)).double().numpy() for part in (train, held_out)]
     scaler = StandardScaler().fit(features[0])
-    plain = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000)
+    plain = LogisticRegression(C=0.01, max_iter=1000)
     plain.fit(scaler.transform(features[0]), [image.label for image in train])
     expected_probabilities = plain.predict_proba(scaler.transform(features[1]))
     draws = [Draw(mode="stoch", samples=2)] * len(held_out)

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import torch
 
 from tests.program import refusal
-from training.commands.train import state_hint
+from training.commands.train import resume_hint
 from training.optimisation.run import Progress, TrainedState, save_state
 from training.recipe.schema import OptimisationSettings
 
@@ -40,14 +41,21 @@ def state_of_step(path: Path, step: int) -> Path:
     return path
 
 
+def interrupted(*states: Path) -> str:
+    """What the user reads after Ctrl-C."""
+    with pytest.raises(click.ClickException) as ended, resume_hint(states):
+        raise KeyboardInterrupt
+    return ended.value.message
+
+
 def test_the_last_readable_state_is_named_with_its_step(tmp_path: Path) -> None:
     first, second = state_of_step(tmp_path / "1", 40), state_of_step(tmp_path / "2", 7)
-    assert state_hint([first, second]) == f"the state after step 7 is stored in {second}"
+    hint = f"the state after step 7 is stored in {second}"
+    assert interrupted(first, second) == f"interrupted; {hint}; use --resume to continue"
     second.write_bytes(b"damaged")
-    assert state_hint([first, second, tmp_path / "3"]) == (
-        f"the state after step 40 is stored in {first}"
-    )
-    assert state_hint([tmp_path / "3"]).startswith("no state was stored")
+    hint = f"the state after step 40 is stored in {first}"
+    assert interrupted(first, second, tmp_path / "3").startswith(f"interrupted; {hint};")
+    assert interrupted(tmp_path / "3").startswith("interrupted; no state was stored,")
 
 
 @pytest.mark.parametrize(

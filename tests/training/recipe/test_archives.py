@@ -9,18 +9,18 @@ import torch
 
 from eulerlora_contract.errors import DataError
 from training.data.images import LabelledImage
-from training.recipe.archives import ArchiveTable, described, read_archive_labels
+from training.recipe.archives import described, read_archive_labels
 
-TABLE = ArchiveTable.model_validate(
-    {
-        "file": "facts.csv",
-        "picture": "id",
-        "attributes": {
-            "diagnosed by": {"column": "biopsy", "values": {"yes": "histology"}},
-            "sex": {"column": "sex"},
-        },
-    }
-)
+LABELS = """\
+title = "clinic"
+labels = { M = "mel" }
+[table]
+file = "facts.csv"
+picture = "id"
+[table.attributes]
+"diagnosed by" = { column = "biopsy", values = { yes = "histology" } }
+sex = { column = "sex" }
+"""
 IMAGES = [
     LabelledImage(name, torch.zeros(3, 1, 1), 0) for name in ("a/1.png", "a/2.png", "b/other.png")
 ]
@@ -38,18 +38,29 @@ def archive(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path / "clinic.tar"
 
 
-def test_cells_become_words_and_everything_else_is_unknown(archive: Path) -> None:
-    assert [image.attributes for image in described(IMAGES, archive, TABLE)] == [
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    path = tmp_path / "clinic.toml"
+    path.write_text(LABELS)
+    return path
+
+
+def test_cells_become_words_and_everything_else_is_unknown(archive: Path, labels: Path) -> None:
+    table = read_archive_labels(str(labels)).table
+    assert [image.attributes for image in described(IMAGES, archive, table)] == [
         {"diagnosed by": "histology", "sex": "f"},
         {"diagnosed by": "unknown", "sex": "unknown"},
         {"diagnosed by": "unknown", "sex": "unknown"},
     ]
 
 
-@pytest.mark.parametrize("change", [{"file": "absent.csv"}, {"picture": "absent"}])
-def test_a_missing_table_or_column_is_named(archive: Path, change: dict[str, str]) -> None:
+@pytest.mark.parametrize("stated", ["facts.csv", '"id"', '"biopsy"'])
+def test_a_missing_table_or_column_is_named(archive: Path, labels: Path, stated: str) -> None:
+    absent = "absent.csv" if stated == "facts.csv" else '"absent"'
+    labels.write_text(LABELS.replace(stated, absent))
+    table = read_archive_labels(str(labels)).table
     with pytest.raises(DataError, match="absent"):
-        described(IMAGES, archive, TABLE.model_copy(update=change))
+        described(IMAGES, archive, table)
 
 
 @pytest.mark.data

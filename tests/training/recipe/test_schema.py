@@ -1,28 +1,27 @@
 """The schema of recipes: defaults and the packaged recipes."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from eulerlora_contract.errors import SettingsError
-from training.recipe.file import (
-    RECIPES,
-    find_recipe,
-    read_layers,
-    read_recipe,
-    read_toml,
-    recipe_names,
-)
+from training.recipe.file import RECIPES, read_recipe
 from training.recipe.schema import AdapterRecipe
 
-PACKAGED = [find_recipe(name) for name in recipe_names()]
-VARIANTS = [
-    (path, name)
-    for path in PACKAGED
-    for layer in read_layers(path)
-    for name in read_toml(RECIPES / layer.source).get("variants", {})
-]
+TABLES = {path: tomllib.loads(path.read_text()) for path in sorted(RECIPES.glob("*.toml"))}
+PACKAGED = [path for path, tables in TABLES.items() if "name" in tables]
+
+
+def variants_of(path: Path) -> list[str]:
+    """The variants of a packaged recipe and of its bases."""
+    base = TABLES[path].get("base")
+    of_base = [] if base is None else variants_of(RECIPES / base)
+    return [*of_base, *TABLES[path].get("variants", {})]
+
+
+VARIANTS = [(path, name) for path in PACKAGED for name in variants_of(path)]
 WHOLE_NETWORKS = ("single", "l2", "explicit", "snapshots")
 
 
