@@ -18,7 +18,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FlaggedScore, ScoreName
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.printable import printable
-from eulerlora_contract.sampling import Options
+from eulerlora_contract.sampling import Options, applying
 from training.data.copies import KnownImages, images_in_training, known_images
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.data.units import Units
@@ -280,7 +280,12 @@ def _mode_report(
         flagged=flagged_shares(inside, clusters),
         ood={name: _ood_metrics(test, outside, index) for name, outside in sets.items()},
         groups=_group_metrics(test, index, [model.classes.index(name) for name in classes]),
-        prediction_sets=set_coverages(model, options, inside.probabilities, test.images),
+        prediction_sets=set_coverages(
+            inside.probabilities,
+            test.images,
+            model.classes,
+            applying(model.config.prediction_sets, options),
+        ),
     )
 
 

@@ -6,6 +6,7 @@ Intervals of metrics by bootstrap and of proportions; thresholds that a share of
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.random import Generator
@@ -178,11 +179,11 @@ def proportion(hits: Bools, clusters: Ints) -> Proportion | None:
     if not images:
         return None
     count, effective = _effective_images(hits, clusters, (1 - CONFIDENCE) / 2)
-    low, high = clopper_pearson(effective / images * int(hits.sum()), effective)
+    low, high = _clopper_pearson(effective / images * int(hits.sum()), effective)
     return Proportion(int(hits.sum()), images, count, float(hits.mean()), low, high)
 
 
-def clopper_pearson(hits: float, images: float) -> tuple[float, float]:
+def _clopper_pearson(hits: float, images: float) -> tuple[float, float]:
     """The two-sided 95% interval of Clopper and Pearson; the counts may be fractions.
 
     For whole counts, `hits` or more have probability 2.5% at the lower limit, and `hits` or fewer
@@ -292,7 +293,7 @@ def tolerance_bound(values: Floats, share: float, groups: Ints | None = None) ->
         return ToleranceBound(float(values[order[misses]]), misses, units, count, effective, share)
 
     if groups is None or len(np.unique(groups)) == units:
-        return bound(allowed_misses(units, share) or 0)
+        return bound(_allowed_misses(units, share) or 0)
     allowed = bound(0)
     for misses in range(1, units):
         tested = bound(misses)
@@ -323,7 +324,8 @@ def share_lower_bound(hits: Bools, groups: Ints) -> float:
     return lower_bound(effective / len(hits) * int(hits.sum()), effective)
 
 
-def allowed_misses(units: int, share: float) -> int | None:
+@cache
+def _allowed_misses(units: int, share: float) -> int | None:
     """The largest number of misses with a lower bound of at least `share`.
 
     None if the bound is lower even without a miss.

@@ -1,17 +1,15 @@
 """The coverage of prediction sets on labelled images, by lesion or another unit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from torch import Tensor
 
-from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
     PredictionSetCalibration,
     included_classes,
 )
-from eulerlora_contract.sampling import Options, applying
 from training.data.images import LabelledImage
 from training.data.units import Units
 from training.evaluation.intervals import Bools, Proportion, proportion
@@ -19,30 +17,26 @@ from training.evaluation.report_schema import ClassCoverage, SetCoverage
 
 
 def set_coverages(
-    model: EulerLoRA,
-    options: Options,
     probabilities: Tensor,
     images: Sequence[LabelledImage],
+    classes: Sequence[str],
+    calibrations: Iterable[PredictionSetCalibration],
 ) -> list[SetCoverage]:
-    """`coverage_by_class` for each coverage that the checkpoint has for these options."""
-    return [
-        coverage_by_class(probabilities, images, model.classes, calibration)
-        for calibration in applying(model.config.prediction_sets, options)
-    ]
+    """The coverage of the prediction sets of each calibration on at least one labelled image.
+
+    A lesion, or another unit (`training.data.units`), is covered if the sets of all its images
+    contain its class. `probabilities` are (n, classes) float64 of the n images, predicted with the
+    options of the calibrations.
+    """
+    return [_coverage(probabilities, images, classes, fitted) for fitted in calibrations]
 
 
-def coverage_by_class(
+def _coverage(
     probabilities: Tensor,
     images: Sequence[LabelledImage],
     classes: Sequence[str],
     calibration: PredictionSetCalibration,
 ) -> SetCoverage:
-    """The coverage of the prediction sets on at least one labelled image.
-
-    A lesion, or another unit (`training.data.units`), is covered if the sets of all its images
-    contain its class. `probabilities` are (n, classes) float64 of the n images, predicted with the
-    options of the calibration.
-    """
     included = included_classes(probabilities, calibration.thresholds).numpy()
     sizes, units = included.sum(axis=1), Units.of(images)
     labels = units.labels[units.indices]  # (n,)

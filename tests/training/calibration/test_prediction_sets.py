@@ -27,10 +27,11 @@ from training.calibration.thresholds import (
     data_sha256,
     with_prediction_sets,
 )
-from training.data.ham10000 import METADATA, read_rows, split_rows
+from training.data.dataset import DataSettings
+from training.data.datasets import read_dataset
 from training.data.images import ImageParts, LabelledImage
 from training.data.units import Units
-from training.evaluation.prediction_sets import coverage_by_class
+from training.evaluation.prediction_sets import set_coverages
 
 CLASSES = ("bkl", "mel", "nv")
 CPU = torch.device("cpu")
@@ -148,7 +149,7 @@ def test_a_lesion_is_covered_if_all_of_its_images_are() -> None:
         confidences=(0.6, 0.6, 1.0), data="squares",
         data_sha256="0" * 64,
     )  # fmt: skip
-    result = coverage_by_class(probabilities, images, CLASSES, calibration)
+    (result,) = set_coverages(probabilities, images, CLASSES, [calibration])
     assert list(result.classes) == ["bkl", "mel"]
     bkl, mel = result.classes["bkl"].units, result.classes["mel"].units
     assert (bkl.hits, bkl.clusters, mel.hits, mel.clusters) == (1, 2, 1, 2)
@@ -167,7 +168,8 @@ def test_sets_of_most_calibrations_cover_new_lesions_of_every_class() -> None:
         probabilities = predicted(images, seed=1000 + trial)
         start = sum(int(image.name.split("-")[0]) < 90 for image in images)
         (calibration,) = fitted(images[:start], probabilities[:start], CoverageSettings((0.8,)))
-        result = coverage_by_class(probabilities[start:], images[start:], CLASSES, calibration)
+        new = probabilities[start:], images[start:]
+        (result,) = set_coverages(*new, CLASSES, [calibration])
         covered = [result.classes[name].units for name in CLASSES]
         shares += [share.hits / share.images for share in covered]
     law = stats.betabinom(370, 28, 3)  # rank 28 of 30 calibration lesions, 370 new ones
@@ -233,13 +235,10 @@ def test_a_refused_calibration_writes_nothing(
 
 
 @pytest.fixture(scope="module")
-def ham10000(real_data: Path) -> tuple[list[LabelledImage], list[str]]:
+def ham10000(ham10000_table: Path) -> tuple[Sequence[LabelledImage], Sequence[str]]:
     """The calibration part of HAM10000 without its pixels, and the class names."""
-    rows, names = read_rows(real_data / METADATA)
-    return [
-        LabelledImage(row.image_id, torch.empty(0), row.label, row.cluster, lesion=row.cluster)
-        for row in split_rows(rows, "lesion")["calibration"]
-    ], names
+    images = read_dataset(DataSettings(kind="ham10000", split="lesion"), ham10000_table)
+    return images.parts["calibration"], images.class_names
 
 
 @pytest.mark.data

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, t
+from scipy.stats import beta, binomtest, t
 from scipy.stats import bootstrap as scipy_bootstrap
 
 from training.evaluation.intervals import (
@@ -12,9 +12,7 @@ from training.evaluation.intervals import (
     Ints,
     Proportion,
     Weights,
-    allowed_misses,
     bootstrap,
-    clopper_pearson,
     lower_bound,
     proportion,
     ratio,
@@ -117,10 +115,10 @@ def test_the_lower_bound_agrees_with_scipy_for_every_count(units: int) -> None:
 @pytest.mark.parametrize("share", [0.5, 0.8, 0.9, 0.95, 0.99])
 def test_one_more_miss_than_allowed_is_below_the_bound(share: float) -> None:
     minimum = tolerance_sample_size(share)
-    assert allowed_misses(minimum - 1, share) is None
+    fewer = tolerance_bound(np.arange(minimum - 1.0), share)
+    assert (fewer.misses, fewer.lower_bound < share) == (0, True)
     for units in (minimum, minimum + 1, 2 * minimum, 500):
-        misses = allowed_misses(units, share)
-        assert misses is not None
+        misses = tolerance_bound(np.arange(float(units)), share).misses
         assert lower_bound(units - misses, units) >= share > lower_bound(units - misses - 1, units)
 
 
@@ -166,7 +164,10 @@ def test_clusters_of_one_size_have_the_effective_number_of_their_means() -> None
     images = share * (1 - share) / variance * 120 / 119
     images *= (t.ppf(0.975, 119) / t.ppf(0.975, 29)) ** 2
     assert 20 < images < 110
-    assert (actual.low, actual.high) == pytest.approx(clopper_pearson(images * share, images))
+    hits_of, misses_of = images * share, images * (1 - share)
+    low = beta.ppf(0.025, hits_of, misses_of + 1)
+    high = beta.ppf(0.975, hits_of + 1, misses_of)
+    assert (actual.low, actual.high) == pytest.approx((low, high))
     assert (actual.hits, actual.images, actual.clusters) == (hits.sum(), 120, 30)
 
 
@@ -195,8 +196,8 @@ def test_the_interval_of_a_proportion_covers_clustered_data_where_the_binomial_d
     for _ in range(repeats):
         clusters = np.repeat(np.arange(60), random.choice([1, 2, 3, 6], 60, p=[0.6, 0.2, 0.1, 0.1]))
         actual = share_of(random.random(60)[clusters] < share, clusters)
-        naive = clopper_pearson(actual.hits, actual.images)
-        covered += [actual.low <= share <= actual.high, naive[0] <= share <= naive[1]]
+        naive = independent(actual.hits, actual.images)
+        covered += [one.low <= share <= one.high for one in (actual, naive)]
     least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / repeats)
     assert covered[0] / repeats > least
     assert covered[1] / repeats < 0.88
