@@ -20,7 +20,7 @@ from training.data.augmentation import seeded
 from training.optimisation.batches import IGNORED
 from training.optimisation.step import Objective
 
-TEMPERATURE = 0.2
+_TEMPERATURE = 0.2
 """Of the contrastive loss."""
 _BLOCK = re.compile(r"backbone\.encoder\.layers\.encoder_layer_(\d+)\.")
 
@@ -130,7 +130,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         with seeded(images.device, *draw):
             output: ClassifierOutput = network(images)
         unlabelled = labels >= sum(self.model.classes)
-        loss = self.contrast_weight * contrastive_loss(
+        loss = self.contrast_weight * _contrastive_loss(
             output.embeddings[unlabelled].float(), labels[unlabelled]
         )
         first = 0
@@ -174,7 +174,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         return tensors
 
 
-def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
+def _contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
     """The summed loss of views: the cross-entropy of their similarities to other views.
 
     The target of a view is the other views of the same image (NT-Xent, Chen et al., "A Simple
@@ -184,7 +184,7 @@ def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
     """
     unit = F.normalize(embeddings, dim=-1)
     itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
-    similarity = (unit @ unit.T / TEMPERATURE).masked_fill(itself, -torch.inf)
+    similarity = (unit @ unit.T / _TEMPERATURE).masked_fill(itself, -torch.inf)
     partners = (numbers[:, None] == numbers) & ~itself
     log_share = similarity.log_softmax(dim=-1).masked_fill(~partners, 0.0)
     return -(log_share.sum(dim=-1) / partners.sum(dim=-1).clamp(min=1)).sum()

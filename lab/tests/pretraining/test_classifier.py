@@ -13,12 +13,7 @@ from torchvision.transforms import v2
 from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing
-from eulerlora_lab.pretraining.classifier import (
-    TEMPERATURE,
-    Classifier,
-    ClassifierObjective,
-    contrastive_loss,
-)
+from eulerlora_lab.pretraining.classifier import Classifier, ClassifierObjective
 from eulerlora_lab.pretraining.recipe import PretrainingStage
 from tests.conftest import TINY_BACKBONE
 from training.optimisation.batches import IGNORED
@@ -57,35 +52,30 @@ def test_the_loss_is_the_cross_entropy_of_every_head_on_its_set(label_smoothing:
     assert objective.weight(LABELS) == 5
 
 
-def test_unlabelled_views_add_the_weighted_contrastive_loss() -> None:
+def test_unlabelled_views_add_a_weighted_cross_entropy_over_pairs() -> None:
     objective = make_objective(contrast_weight=0.25)
     labelled = objective.loss(objective.network, IMAGES[:2], LABELS[:2], (0, 0, 0))
     labels = torch.tensor([0, 2, 5, 9, 9, 5])  # the classes end at 4
-    embeddings = objective.model(IMAGES).embeddings[2:]
-    contrast = contrastive_loss(embeddings, labels[2:])
+    views = objective.model(IMAGES).embeddings[2:]
+    similarity = F.cosine_similarity(views[:, None], views[None], dim=-1) / 0.2
+    similarity.fill_diagonal_(-torch.inf)
+    contrast = F.cross_entropy(similarity, torch.tensor([3, 2, 1, 0]), reduction="sum")
     total = objective.loss(objective.network, IMAGES, labels, (0, 0, 0))
     torch.testing.assert_close(total, labelled + 0.25 * contrast)
     assert objective.weight(labels) == 2 + 0.25 * 4
 
 
-def test_the_contrastive_loss_equals_a_cross_entropy_per_pair() -> None:
-    embeddings = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-    numbers = torch.tensor([1.0, 2.0, 1.0, 3.0, 3.0, 2.0])
-    partner = torch.tensor([2, 5, 0, 4, 3, 1])
-    similarity = F.cosine_similarity(embeddings[:, None], embeddings[None], dim=-1) / TEMPERATURE
-    similarity.fill_diagonal_(-torch.inf)
-    expected = F.cross_entropy(similarity, partner, reduction="sum")
-    torch.testing.assert_close(contrastive_loss(embeddings, numbers), expected)
-
-
-def test_a_view_without_a_partner_adds_no_loss_and_no_gradient() -> None:
-    for count in (0, 1, 3):
-        embeddings = torch.randn(count, 4, requires_grad=True)
-        loss = contrastive_loss(embeddings, torch.arange(count) + 1.0)
-        loss.backward()
-        assert loss == 0
-        assert embeddings.grad is not None
-        assert (embeddings.grad == 0).all()
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_view_without_a_partner_adds_no_loss_and_no_gradient(count: int) -> None:
+    objective = make_objective()
+    labels = torch.full((6,), IGNORED)
+    labels[:count] = torch.arange(5, 5 + count)
+    loss = objective.loss(objective.network, IMAGES, labels, (0, 0, 0))
+    loss.backward()
+    assert loss == 0
+    for name, parameter in objective.model.projection.named_parameters():
+        assert parameter.grad is not None, name
+        assert (parameter.grad == 0).all(), name
 
 
 def test_folding_the_stem_changes_no_feature_and_leaves_a_backbone_that_loads(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,6 @@ from eulerlora_lab.pretraining.classifier import Classifier, ClassifierObjective
 from eulerlora_lab.pretraining.commands import RECIPES
 from eulerlora_lab.pretraining.recipe import PretrainingRecipe, PretrainingStage
 from eulerlora_lab.pretraining.train import (
-    PretrainingSet,
     mixed_batches,
     pretrain,
     stage_state_file,
@@ -328,13 +328,19 @@ def gray(count: int, first_level: int, side: int, first_label: int) -> list[Labe
     ]
 
 
-SETS = [
-    PretrainingSet(gray(17, 0, 6, 0), "natural"),
-    PretrainingSet(gray(10, 17, 4, 17), "natural"),
-]
+@dataclass(frozen=True)
+class Shown:
+    """Images of a set and how a run shows them."""
+
+    images: Sequence[LabelledImage]
+    views: str = "natural"
+    shown: int = 1
 
 
-def batches(repeats: Sequence[int] = (), sets: Sequence[PretrainingSet] = SETS) -> LoadedBatches:
+SETS = [Shown(gray(17, 0, 6, 0)), Shown(gray(10, 17, 4, 17))]
+
+
+def batches(repeats: Sequence[int] = (), sets: Sequence[Shown] = SETS) -> LoadedBatches:
     stage = STAGE.model_copy(update={"repeats": tuple(repeats)})
     run = Run(Accelerator(cpu=True), seed=0, recipe=stage, state=Path("none"))
     return mixed_batches(sets, stage, run)
@@ -362,7 +368,7 @@ def test_every_unlabelled_image_has_two_different_views_in_a_batch() -> None:
         LabelledImage(str(i), torch.randint(0, 256, (3, 12, 12), dtype=torch.uint8), 17 + i)
         for i in range(9)
     ]
-    mixed = batches(sets=[SETS[0], PretrainingSet(noise, "cameras", 2)])
+    mixed = batches(sets=[SETS[0], Shown(noise, "cameras", 2)])
     assert mixed.length.images == 17 + 9
     seen = []
     for pixels, labels in mixed.epoch(0, 0):
