@@ -1,6 +1,6 @@
 """The answer for images: uncertainty, scores, flags and sets, as numbers and as fields of JSON."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
@@ -126,6 +126,10 @@ class Predictions(Uncertainty):
         """(n,) int64, number of views of the image that the trajectories share between them."""
         assert self.options is not None
         return torch.full_like(self.samples, self.options.views)
+
+    def probability(self, classes: Sequence[str]) -> Tensor:
+        """(n,) summed probability of some classes, by name."""
+        return self.probabilities[:, [self.classes.index(name) for name in classes]].sum(dim=-1)
 
     @property
     def flags(self) -> dict[ScoreName, Tensor]:

@@ -91,7 +91,6 @@ __all__ = [
     "Tolerance",
     "TriageBatch",
     "TriageClient",
-    "TriageOptions",
     "TriageReason",
     "TriageResult",
     "TriagedLesion",

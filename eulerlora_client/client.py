@@ -75,11 +75,12 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class TriageOptions(TypedDict, total=False):
-    """Options of a disposition; None, or an absent option, takes the default of the service.
+class PredictOptions(TypedDict, total=False):
+    """Options of an answer; None, or an absent option, takes the default of the service.
 
     Attributes:
-        mode: "det" or "stoch"; by default that of the policy's thresholds.
+        mode: "det" or "stoch"; by default "det", and for a disposition that of the policy's
+            thresholds.
         samples: Per adapter, with mode "stoch"; "auto" takes 1, 2 or 4, until the decisions are
             settled.
         views: Of the image that the trajectories share between them, by default those of the model
@@ -88,6 +89,7 @@ class TriageOptions(TypedDict, total=False):
         model: Name of a served model.
         coverage: Adds the prediction set with this probability, such as 0.9; None, with a warning,
             if the model is not calibrated for it.
+        detail: Adds the probabilities and view of every trajectory, and the parts of the variance.
     """
 
     mode: Mode | None
@@ -96,15 +98,6 @@ class TriageOptions(TypedDict, total=False):
     seed: int | None
     model: str | None
     coverage: float | None
-
-
-class PredictOptions(TriageOptions, total=False):
-    """Options of a prediction, whose default mode is "det".
-
-    Attributes:
-        detail: Adds the probabilities and view of every trajectory, and the parts of the variance.
-    """
-
     detail: bool
 
 
@@ -206,7 +199,7 @@ class AsyncTriageClient:
         self._strip_metadata = strip_metadata
 
     async def predict(self, image: ImageFile, **options: Unpack[PredictOptions]) -> Prediction:
-        return await self._upload(Prediction, "predict", image, _predict_query(options))
+        return await self._upload(Prediction, "predict", image, _query(options))
 
     def predict_many(
         self,
@@ -220,18 +213,18 @@ class AsyncTriageClient:
         """
         return map_ordered(_caught(self.predict, options), _each_image(images), concurrency)
 
-    async def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
+    async def triage(self, image: ImageFile, **options: Unpack[PredictOptions]) -> TriageResult:
         """The disposition of an image under the service's policy, with its prediction.
 
         With other than the default mode and samples, `policy.notice` of the result says so.
         """
-        return await self._upload(TriageResult, "triage", image, _query(options, TriageOptions))
+        return await self._upload(TriageResult, "triage", image, _query(options))
 
     def triage_many(
         self,
         images: ImageFile | Iterable[ImageFile],
         concurrency: int = _DEFAULT_CONCURRENCY,
-        **options: Unpack[TriageOptions],
+        **options: Unpack[PredictOptions],
     ) -> AsyncGenerator[TriageResult | Problem, None]:
         """The disposition or the problem of each image, in order, as `predict_many`.
 
@@ -243,21 +236,21 @@ class AsyncTriageClient:
         self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
     ) -> tuple[Prediction | Problem, ...]:
         """The prediction or the problem of each image, as `triage_batch`."""
-        return await self._batch(PredictionBatch, "predict/batch", images, _predict_query(options))
+        return await self._batch(PredictionBatch, "predict/batch", images, _query(options))
 
     async def triage_batch(
-        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
     ) -> tuple[TriageResult | Problem, ...]:
         """The disposition or the problem of each image, from few requests.
 
         A request has as many images as the service accepts: 32 and 128 MiB, or fewer if it refuses
         them. Raises a Problem if a request fails.
         """
-        query = _query(options, TriageOptions)
+        query = _query(options)
         return await self._batch(TriageBatch, "triage/batch", images, query)
 
     async def triage_lesion(
-        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
     ) -> TriagedLesion:
         """The disposition of a lesion from several images of it, which are sent as a batch.
 
@@ -424,7 +417,7 @@ class TriageClient:
         """As `AsyncTriageClient.predict_many`."""
         return self._many(_caught(self._client.predict, options), _each_image(images), concurrency)
 
-    def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
+    def triage(self, image: ImageFile, **options: Unpack[PredictOptions]) -> TriageResult:
         """The disposition of an image under the service's policy, with its prediction."""
         return self._result(self._client.triage(image, **options))
 
@@ -432,7 +425,7 @@ class TriageClient:
         self,
         images: ImageFile | Iterable[ImageFile],
         concurrency: int = _DEFAULT_CONCURRENCY,
-        **options: Unpack[TriageOptions],
+        **options: Unpack[PredictOptions],
     ) -> Generator[TriageResult | Problem, None, None]:
         """The disposition or the problem of each image, in order, as `predict_many`."""
         return self._many(_caught(self._client.triage, options), _each_image(images), concurrency)
@@ -444,13 +437,13 @@ class TriageClient:
         return self._result(self._client.predict_batch(images, **options))
 
     def triage_batch(
-        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
     ) -> tuple[TriageResult | Problem, ...]:
         """The disposition or the problem of each image, from few requests."""
         return self._result(self._client.triage_batch(images, **options))
 
     def triage_lesion(
-        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
     ) -> TriagedLesion:
         """The disposition of a lesion from several images of it, which are sent as a batch."""
         return self._result(self._client.triage_lesion(images, **options))
@@ -542,16 +535,12 @@ class TriageClient:
                 future.cancel()
 
 
-def _predict_query(options: PredictOptions) -> dict[str, str]:
-    query = _query(options, PredictOptions)
+def _query(options: PredictOptions) -> dict[str, str]:
+    _check_options(options, PredictOptions)
+    query = {name: str(value) for name, value in options.items() if value is not None}
     if query.pop("detail", None) == str(True):
         query["detail"] = "trajectories"
     return query
-
-
-def _query(options: Mapping[str, object], kind: type) -> dict[str, str]:
-    _check_options(options, kind)
-    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def _check_options(options: Mapping[str, object], kind: type) -> None:

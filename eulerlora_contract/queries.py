@@ -107,6 +107,8 @@ class TriageQuery(NoQuery):
     """Adds prediction_set: the classes that remain possible at this coverage, such as 0.9. It is
     null, with a warning, if the checkpoint is not calibrated for it.
     """
+    detail: Literal["trajectories"] | SkipJsonSchema[None] = None
+    """Adds trajectory_probabilities."""
 
 
 class TriageBatchQuery(TriageQuery):
@@ -136,8 +138,6 @@ class PredictQuery(TriageQuery):
     """Samples per adapter; only with stoch, default 4. auto: 1, 2 or 4, until the label and the
     flags are settled; for a model with decision margins.
     """
-    detail: Literal["trajectories"] | SkipJsonSchema[None] = None
-    """Adds trajectory_probabilities."""
 
 
 class DecisionRequest(WireModel):

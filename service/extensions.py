@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from starlette.datastructures import State
 
+from eulerlora.answer import Predictions
 from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora_contract.answers import (
     ImageQuality,
@@ -107,7 +108,8 @@ class AnsweredImage:
         item: The network's input, and the draw that answers it.
         warnings: Of the decoder.
         quality: None if the interpretation does not need it.
-        prediction: None for features.
+        predictions: Of this image alone; None for features.
+        prediction: Its response body; None likewise.
     """
 
     request: PredictRequest
@@ -117,6 +119,7 @@ class AnsweredImage:
     warnings: tuple[PredictionWarning, ...]
     quality: ImageQuality | None
     result: InferenceResult
+    predictions: Predictions | None
     prediction: Prediction | None
 
 

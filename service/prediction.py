@@ -382,40 +382,28 @@ def _answered(
     quality: ImageQuality | None,
     result: InferenceResult,
 ) -> AnsweredImage:
-    """The image with its prediction, if the interpretation wants one. Raises ModelFailure."""
-    prediction = None
-    if request.interpretation.is_prediction:
-        prediction = _response_body(result, request, index, warnings)
-    return AnsweredImage(request, index, file, item, warnings, quality, result, prediction)
+    """The image with its predictions and their response body, if the interpretation wants one.
 
-
-def _response_body(
-    result: InferenceResult,
-    request: PredictRequest,
-    index: int | None,
-    warnings: tuple[PredictionWarning, ...],
-) -> Prediction:
-    """The response body of one image; `warnings` precede those of the request.
-
-    Raises:
-        ModelFailure: If the network's output is not finite.
+    `warnings` precede those of the request. Raises ModelFailure for an output that is not finite.
     """
-    served, query = request.served, request.query
-    try:
-        answer = served.model.answer(result.trajectories, request.options, query.coverage)
-    except NonFiniteError as error:
-        reason = "the output of the model for this image is not finite"
-        raise ModelFailure(reason) from error
-    request_id = request.state.request_id
-    return Prediction(
-        request_id=request_id,
-        model=served.name,
-        revision=served.model.revision,
-        seed=result.draw.seed,
-        warnings=(*warnings, *answer.warnings, *request.warnings),
-        **_batch_item(request_id, index),
-        **answer.response_fields(0, detail=query.detail is not None),
-    )
+    predictions = body = None
+    served, query, request_id = request.served, request.query, request.state.request_id
+    if request.interpretation.is_prediction:
+        try:
+            predictions = served.model.answer(result.trajectories, request.options, query.coverage)
+        except NonFiniteError as error:
+            reason = "the output of the model for this image is not finite"
+            raise ModelFailure(reason) from error
+        body = Prediction(
+            request_id=request_id,
+            model=served.name,
+            revision=served.model.revision,
+            seed=result.draw.seed,
+            warnings=(*warnings, *predictions.warnings, *request.warnings),
+            **_batch_item(request_id, index),
+            **predictions.response_fields(0, detail=query.detail is not None),
+        )
+    return AnsweredImage(request, index, file, item, warnings, quality, result, predictions, body)
 
 
 class Features(Interpretation):

@@ -7,7 +7,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from eulerlora_clinic.policy.policy import Policy, TargetRules, UncertaintyRules, default_policy
+from eulerlora_clinic.policy.policy import (
+    AnswerSummary,
+    Policy,
+    TargetRules,
+    UncertaintyRules,
+    default_policy,
+)
 from eulerlora_clinic.policy.results import triage_result
 from eulerlora_clinic.report.ranking import RowProblem, TriageRow
 from eulerlora_contract.answers import ImageQuality, Prediction
@@ -94,7 +100,7 @@ def passes(label: str, margin: float, spread: float, seed: int, count: int = 8) 
 
 
 def triaged(path: Path, prediction: Prediction, quality: ImageQuality, policy: Policy) -> TriageRow:
-    decision = policy.decide(prediction, quality)
+    decision = policy.decide(AnswerSummary(prediction), quality)
     return TriageRow(path, triage_result(prediction, quality, decision, policy, CLASS_NAMES))
 
 

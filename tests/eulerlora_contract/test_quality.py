@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 from scipy import ndimage
 
-from eulerlora_clinic.policy.policy import default_policy
+from eulerlora_clinic.policy.policy import AnswerSummary, default_policy
 from eulerlora_contract.answers import Reason
 from eulerlora_contract.quality import has_frame, laplacian_variance, measure_quality
 from tests.eulerlora_contract.policy_inputs import make_prediction
@@ -28,7 +28,9 @@ def lesion(width: int, height: int) -> Image.Image:
 
 
 def reasons(image: Image.Image) -> set[Reason]:
-    return set(default_policy().decide(make_prediction(), measure_quality(image)).reasons)
+    return set(
+        default_policy().decide(AnswerSummary(make_prediction()), measure_quality(image)).reasons
+    )
 
 
 @pytest.mark.parametrize("shape", [(30, 41), (3, 5)])

@@ -16,7 +16,7 @@ from typing import TextIO
 import click
 from tabulate import tabulate
 
-from eulerlora_client.client import AsyncTriageClient, RetryPolicy, TriageOptions, map_ordered
+from eulerlora_client.client import AsyncTriageClient, PredictOptions, RetryPolicy, map_ordered
 from eulerlora_client.images import image_bytes
 from eulerlora_clinic.policy.policy import Policy, default_sampling, policy_of
 from eulerlora_clinic.policy.results import WARNING, decided, interval
@@ -51,7 +51,7 @@ class Session:
     url: str
     key: str | None
     policy: Policy | None
-    options: TriageOptions
+    options: PredictOptions
     concurrency: int
     strip_metadata: bool
 
@@ -171,7 +171,7 @@ async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
     return model, policy
 
 
-def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
+def _with_defaults(options: PredictOptions, policy: Policy) -> PredictOptions:
     """Takes the mode and samples that the policy's threshold was set for."""
     mode, samples = default_sampling(policy.evidence, options.get("mode"), options.get("samples"))
     if mode != "stoch" and samples is not None:

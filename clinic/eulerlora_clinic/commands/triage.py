@@ -11,7 +11,7 @@ from eulerlora_contract.program import INPUT_FILE, PATH, SHARE, SamplesParameter
 from eulerlora_contract.sampling import MODES, Auto, Mode
 
 if TYPE_CHECKING:
-    from eulerlora_client.client import DecisionOptions, TriageOptions
+    from eulerlora_client.client import DecisionOptions, PredictOptions
     from eulerlora_contract.queries import Decided
 
 _KEY_VARIABLE = "EULERLORA_KEY"
@@ -108,8 +108,9 @@ def triage_command(
 
     key = _key(key_file)
     policy = read_policy(policy_file) if policy_file else None
-    options: TriageOptions = {
-        "mode": mode, "samples": samples, "model": model, "coverage": coverage
+    options: PredictOptions = {
+        "mode": mode, "samples": samples, "model": model, "coverage": coverage,
+        "detail": any((policy_file, report, json_lines)),  # what reads trajectories
     }  # fmt: skip
     session = Session(url, key, policy, options, concurrency, strip_metadata)
     settings_files = [path for path in (key_file, policy_file, lesions) if path is not None]

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import tomlkit
-import torch
 from numpy.typing import NDArray
 from tomlkit.items import InlineTable
 from torch import Tensor
@@ -48,6 +47,7 @@ from eulerlora_clinic.policy.policy import (
     dispositions,
     parse_policy,
     read_policy_text,
+    summary_reasons,
 )
 from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.checkpoints import TargetClasses, Unit
@@ -252,18 +252,15 @@ def policy_inputs(
     """
     group = [classes.index(name) for name in target.classes]
     critical = [classes.index(name) for name in target.critical.classes]
-    probabilities, flags = summary.probabilities, summary.flags
+    probabilities = summary.probabilities
     true_labels = np.array([image.label for image in images])
-    unflagged = torch.zeros(len(images), dtype=torch.bool)
     return PolicyInputs(
         scores=probabilities[:, group].sum(dim=1).numpy(),
         critical_scores=probabilities[:, critical].sum(dim=1).numpy(),
         entropy=summary.entropy.numpy(),
         flags={
-            Reason.UNFAMILIAR: flags.get("feature_distance", unflagged).numpy(),
-            Reason.OUT_OF_DISTRIBUTION: flags.get("msp", unflagged).numpy(),
-            Reason.OOD_UNKNOWN: np.full(len(images), "msp" not in flags),
-            Reason.TRAJECTORIES_DISAGREE: (summary.agreement < 0).numpy(),
+            reason: np.broadcast_to(np.asarray(flag), len(images))
+            for reason, flag in summary_reasons(summary).items()
         },
         critical=np.isin(true_labels, critical),
         target=np.isin(true_labels, group),

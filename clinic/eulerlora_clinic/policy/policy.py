@@ -77,6 +77,74 @@ def dispositions(reasons: Mapping[Reason, _Flags]) -> dict[Disposition, _Flags]:
     return {**possible, Disposition.ROUTINE: undecided}
 
 
+class Summary(Protocol):
+    """What a policy decides on, of n images: each value is (n,), or that of one image.
+
+    `eulerlora.answer.Predictions` is one, and `AnswerSummary` that of an answer in JSON.
+    """
+
+    @property
+    def classes(self) -> Sequence[str]: ...
+    @property
+    def entropy(self) -> Any: ...
+    @property
+    def ood(self) -> _Flags | None: ...
+    @property
+    def unfamiliar(self) -> _Flags | None: ...
+    @property
+    def agreement(self) -> Any | None:
+        """Negative if a trajectory has another label than their mean; None if that is unknown."""
+
+    def probability(self, classes: Sequence[str]) -> Any:
+        """The summed probability of these classes."""
+
+
+@dataclass(frozen=True)
+class AnswerSummary:
+    """The summary of an image from the answer of a service."""
+
+    prediction: Prediction
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.prediction.probabilities)
+
+    @property
+    def entropy(self) -> float:
+        return self.prediction.entropy
+
+    @property
+    def ood(self) -> bool | None:
+        return self.prediction.ood
+
+    @property
+    def unfamiliar(self) -> bool | None:
+        return self.prediction.unfamiliar
+
+    @property
+    def agreement(self) -> float | None:
+        """Unknown for several trajectories that the answer was not asked for."""
+        labels = self.prediction.trajectory_labels
+        if not labels and self.prediction.trajectories > 1:
+            return None
+        return 1.0 if set(labels) <= {self.prediction.label} else -1.0
+
+    def probability(self, classes: Sequence[str]) -> float:
+        return math.fsum(self.prediction.probabilities[name] for name in classes)
+
+
+def summary_reasons(summary: Summary) -> dict[Reason, _Flags]:
+    """The reasons that rest neither on the target probability nor on the entropy."""
+    agreement = summary.agreement
+    return {
+        Reason.UNFAMILIAR: False if summary.unfamiliar is None else summary.unfamiliar,
+        Reason.OUT_OF_DISTRIBUTION: False if summary.ood is None else summary.ood,
+        Reason.OOD_UNKNOWN: summary.ood is None,
+        Reason.TRAJECTORIES_DISAGREE: agreement is not None and agreement < 0,
+        Reason.TRAJECTORIES_UNKNOWN: agreement is None,
+    }
+
+
 class RoundComparisons(Protocol):
     """What a round of `samples=auto` says about n images (`eulerlora.sampling.adaptive`).
 
@@ -396,21 +464,14 @@ class Policy(Settings):
         )
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
-    def decide(self, prediction: Prediction, quality: ImageQuality) -> Decision:
+    def decide(self, summary: Summary, quality: ImageQuality) -> Decision:
         """The decision on an image.
 
         Raises:
             PolicyError: As `target_probability`.
         """
-        labels = prediction.trajectory_labels
-        flags = dict.fromkeys(self.quality_reasons(quality), True) | {
-            Reason.UNFAMILIAR: bool(prediction.unfamiliar),
-            Reason.OUT_OF_DISTRIBUTION: bool(prediction.ood),
-            Reason.OOD_UNKNOWN: prediction.ood is None,
-            Reason.TRAJECTORIES_DISAGREE: len(set(labels)) > 1,
-            Reason.TRAJECTORIES_UNKNOWN: prediction.trajectories > 1 and not labels,
-        }
-        reasons = self.reasons(self.target_probability(prediction), prediction.entropy, flags)
+        flags = dict.fromkeys(self.quality_reasons(quality), True) | summary_reasons(summary)
+        reasons = self.reasons(self.target_probability(summary), summary.entropy, flags)
         (disposition,) = (name for name, possible in dispositions(reasons).items() if possible)
         applying = tuple(reason for reason in Reason if reasons.get(reason))
         return Decision(disposition, applying, self.version, self.hash)
@@ -465,19 +526,19 @@ class Policy(Settings):
 
         return settled
 
-    def target_probability(self, prediction: Prediction) -> float:
+    def target_probability(self, summary: Summary) -> Any:
         """The summed probability of the target classes.
 
         Raises:
             PolicyError: If the model lacks one of them.
         """
-        missing = [name for name in self.target.classes if name not in prediction.probabilities]
+        missing = [name for name in self.target.classes if name not in summary.classes]
         if missing:
             raise PolicyError(
-                f"the policy's target requires the classes {', '.join(missing)}; the "
-                f"model {prediction.model} has {', '.join(prediction.probabilities)}"
+                f"the policy's target requires the classes {', '.join(missing)}; the model has "
+                f"{', '.join(summary.classes)}"
             )
-        return math.fsum(prediction.probabilities[name] for name in self.target.classes)
+        return summary.probability(self.target.classes)
 
     def evidence_for(self, prediction: Prediction) -> Evidence | None:
         """What is known about the thresholds for this revision and these options.

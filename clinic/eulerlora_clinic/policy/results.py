@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from eulerlora_clinic.policy.policy import (
     RULES,
+    AnswerSummary,
     Decision,
     Evidence,
     GroupEvidence,
@@ -236,7 +237,7 @@ def triage_result(
         target=TargetGroup(
             name=policy.target.name,
             classes=policy.target.classes,
-            probability=policy.target_probability(prediction),
+            probability=policy.target_probability(AnswerSummary(prediction)),
             routine=policy.target.routine,
             urgent=policy.target.urgent,
         ),
@@ -275,7 +276,7 @@ def lesion_results(
 
 def decided(result: TriageResult, policy: Policy) -> TriageResult:
     """The answer with the decision of another policy. Raises as `Policy.decide`."""
-    decision = policy.decide(result.prediction, result.quality)
+    decision = policy.decide(AnswerSummary(result.prediction), result.quality)
     return triage_result(result.prediction, result.quality, decision, policy, result.class_names)
 
 

@@ -110,8 +110,8 @@ class Triage(Interpretation):
 
     def body(self, answered: AnsweredImage) -> TriageResult:
         prediction, quality = answered.prediction, answered.quality
-        assert prediction is not None and quality is not None
-        decision = self._policy.decide(prediction, quality)
+        assert answered.predictions is not None and prediction is not None and quality is not None
+        decision = self._policy.decide(answered.predictions, quality)
         classes = answered.request.served.model.config.classes
         names = {entry.name: entry.description for entry in classes}
         return triage_result(prediction, quality, decision, self._policy, names)
@@ -265,11 +265,8 @@ def _lesion_numbers(query: TriageBatchQuery) -> list[int] | None:
 
 
 def _prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
-    """The query for a prediction with the trajectories, which the policy compares.
-
-    Values that are not given are those that the policy's threshold was set for.
-    """
+    """The query for a prediction; values that are not given are those of the policy's threshold."""
     mode, samples = default_sampling(policy.evidence, query.mode, query.samples)
     asked = query.model_dump(include=set(TriageQuery.model_fields))
     values = {**asked, "mode": mode, "samples": samples}
-    return PredictQuery(**values, detail="trajectories")
+    return PredictQuery(**values)

@@ -10,7 +10,7 @@ import pytest
 
 from clinic.tests.runs import decided
 from clinic.tests.triage_rows import failed
-from eulerlora_client.client import TriageOptions
+from eulerlora_client.client import PredictOptions
 from eulerlora_clinic.commands.session import Session, print_table, summary, triage
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
@@ -19,7 +19,7 @@ from eulerlora_contract.answers import Disposition, Reason, TriageResult
 from eulerlora_contract.problems import Overloaded, Problem, Unreachable
 from tests.eulerlora_client.runs import mel_policy, random_png, result_of
 
-OPTIONS: TriageOptions = {"mode": "stoch", "samples": 2}
+OPTIONS: PredictOptions = {"mode": "stoch", "samples": 2}
 ROUTINE = result_of(Disposition.ROUTINE)
 MEGABYTE = 1_000_000
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from eulerlora_clinic.policy.policy import (
+    AnswerSummary,
     Evidence,
     PolicyError,
     default_policy,
@@ -152,7 +153,7 @@ def cases() -> Iterator[Case]:
 def test_every_combination_has_the_disposition_and_reasons_of_the_table() -> None:
     seen = set()
     for case in cases():
-        decision = POLICY.decide(case.prediction, case.quality)
+        decision = POLICY.decide(AnswerSummary(case.prediction), case.quality)
         assert decision.disposition == case.expected, case
         assert list(decision.reasons) == case.expected_reasons, case
         assert (decision.reasons == ()) == (decision.disposition == "routine"), case
@@ -196,18 +197,17 @@ def test_arrays_have_the_dispositions_of_their_images() -> None:
 def test_a_quality_equal_to_its_threshold_means_retake_and_one_step_better_does_not(
     field: str, threshold: float, step: float, reason: Reason
 ) -> None:
+    usual = AnswerSummary(make_prediction())
     at: dict[str, Any] = {field: threshold}
     past: dict[str, Any] = {field: threshold + step}
-    assert POLICY.decide(make_prediction(), GOOD.model_copy(update=at)).reasons == (reason,)
-    assert POLICY.decide(make_prediction(), GOOD.model_copy(update=past)).reasons == ()
+    assert POLICY.decide(usual, GOOD.model_copy(update=at)).reasons == (reason,)
+    assert POLICY.decide(usual, GOOD.model_copy(update=past)).reasons == ()
 
 
 def test_a_model_without_the_target_classes_is_an_error_that_names_them() -> None:
     cifar = make_prediction(model="cifar10", probabilities={"cat": 0.5, "bcc": 0.5})
-    with pytest.raises(
-        PolicyError, match=r"requires the classes mel; the model cifar10 has cat, bcc"
-    ):
-        POLICY.decide(cifar, GOOD)
+    with pytest.raises(PolicyError, match=r"requires the classes mel; the model has cat, bcc"):
+        POLICY.decide(AnswerSummary(cifar), GOOD)
 
 
 def test_the_hash_depends_only_on_the_content() -> None:

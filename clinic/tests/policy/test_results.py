@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, dispositions
+from eulerlora_clinic.policy.policy import (
+    AnswerSummary,
+    Decision,
+    Policy,
+    default_policy,
+    dispositions,
+)
 from eulerlora_clinic.policy.results import (
     PATHWAYS,
     UNIT_NOTES,
@@ -14,10 +20,14 @@ from eulerlora_clinic.policy.results import (
     performance,
     triage_result,
 )
-from eulerlora_contract.answers import Disposition, Prediction, Reason, shown_fields
+from eulerlora_contract.answers import Disposition, ImageQuality, Prediction, Reason, shown_fields
 from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import SettingsError
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
+
+
+def decide(policy: Policy, prediction: Prediction, quality: ImageQuality = GOOD) -> Decision:
+    return policy.decide(AnswerSummary(prediction), quality)
 
 
 def decision(*reasons: Reason) -> Decision:
@@ -68,14 +78,18 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
         item_id="a",
     )
     names = {"nv": "naevus"}
-    result = triage_result(prediction, GOOD, rules.decide(prediction, GOOD), rules, names)
+    result = triage_result(
+        prediction, GOOD, rules.decide(AnswerSummary(prediction), GOOD), rules, names
+    )
     assert (result.index, result.item_id, result.class_names) == (3, "a", names)
     known = result.policy
     assert known.established == (known.notice is None) == (is_fitted and missing is None)
     if is_fitted and missing is not None:
         assert f"{missing} threshold" in (known.notice or "")
     plain = rules.model_copy(update={"evidence": None})
-    unknown = triage_result(prediction, GOOD, plain.decide(prediction, GOOD), plain, names).policy
+    unknown = triage_result(
+        prediction, GOOD, plain.decide(AnswerSummary(prediction), GOOD), plain, names
+    ).policy
     assert (known.notice == unknown.notice) == (not is_fitted)
     expected = [measured.data for measured in evidence.measured] if is_fitted else []
     assert [one.data for one in known.measured] == expected
@@ -99,7 +113,7 @@ def test_an_answer_in_another_precision_has_the_figures_of_the_fit_and_says_so()
     )
     rounded = exact.model_copy(update={"precision": "bfloat16"})
     known, other = (
-        triage_result(one, GOOD, rules.decide(one, GOOD), rules, {"nv": "naevus"}).policy
+        triage_result(one, GOOD, decide(rules, one), rules, {"nv": "naevus"}).policy
         for one in (exact, rounded)
     )
     assert (known.established, known.notice) == (True, None)
@@ -120,7 +134,9 @@ def test_people_see_the_figures_of_an_image_unless_it_is_unfamiliar(flag: bool |
     prediction = make_prediction(probabilities, unfamiliar=flag, ood=True)
     rules = default_policy()
     poor = GOOD.model_copy(update={"sharpness": 0.0})
-    result = triage_result(prediction, poor, rules.decide(prediction, poor), rules, {})
+    result = triage_result(
+        prediction, poor, rules.decide(AnswerSummary(prediction), poor), rules, {}
+    )
     assert result.disposition is Disposition.URGENT
     fields = shown_fields(dict(prediction))
     if flag:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.policy.policy import Policy, default_policy, policy_of
-from eulerlora_clinic.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
-from eulerlora_contract.answers import PolicyDescription, Reason
+from eulerlora_clinic.policy.results import NOT_FITTED, TITLES, WARNING, decided, reason_words
+from eulerlora_contract.answers import PolicyDescription, Reason, TriageResult
 from eulerlora_contract.checkpoints import ClassName, ScoreThreshold
 from eulerlora_contract.quality import measure_quality
 from service.http.responses import rounded
@@ -104,15 +105,30 @@ def test_the_result_has_a_disposition_and_its_evidence(urgent, png, photo) -> No
     )
 
 
-def test_the_prediction_equals_that_of_predict_with_trajectories(urgent, png) -> None:
-    query = "mode=stoch&samples=2&seed=5"
+@pytest.mark.parametrize("detail", ["", "&detail=trajectories"])
+def test_the_prediction_equals_that_of_predict(urgent, png, detail: str) -> None:
+    query = f"mode=stoch&samples=2&seed=5{detail}"
     headers = {**HEADERS, "X-Request-ID": "same"}
     triaged = urgent.post(f"/triage?{query}", content=png, headers=headers).json()
-    predicted = urgent.post(
-        f"/predict?{query}&detail=trajectories", content=png, headers=headers
-    ).json()
+    predicted = urgent.post(f"/predict?{query}", content=png, headers=headers).json()
     assert triaged["prediction"] == predicted
-    assert len(predicted["trajectory_probabilities"]) == 4
+    assert len(predicted.get("trajectory_probabilities", ())) == (4 if detail else 0)
+
+
+def test_a_client_decides_on_the_json_of_an_answer_as_the_service_does(
+    five_classes, png, photo
+) -> None:
+    """Without trajectories it does not know whether they agree."""
+    rules = policy(urgent=0.999)
+    with TestClient(app_of(five_classes, rules)) as client:
+        for content, query in product((png, encoded(photo, "PNG")), ("mode=det", "samples=4")):
+            asked = f"/triage?{query}&detail=trajectories"
+            result = TriageResult.model_validate(client.post(asked, content=content).json())
+            again = decided(result, rules)
+            assert (again.disposition, again.reasons) == (result.disposition, result.reasons)
+            few = result.prediction.model_copy(update={"trajectory_probabilities": None})
+            unknown = decided(result.model_copy(update={"prediction": few}), rules)
+            assert Reason.TRAJECTORIES_UNKNOWN in {reason.code for reason in unknown.reasons}
 
 
 def post_batch(client: TestClient, *contents: bytes, query: str = "") -> Any:

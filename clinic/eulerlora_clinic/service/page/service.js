@@ -3,6 +3,7 @@
 import { UPLOAD_FAILED, UNREADABLE, Problem, TIMED_OUT, UNREACHABLE } from "./problems.js";
 
 const TIMEOUT_MS = 120_000;
+const DETAIL = { detail: "trajectories" }; // the page draws them
 const NEUTRAL_NAME = "image"; // the file's real name may identify a patient
 
 /** Sends requests to the server of the page. Keeps the key in memory only. */
@@ -42,12 +43,12 @@ export class Service {
 
   /** A disposition with its prediction. options: {mode, samples, model}. Throws Problem. */
   triage(file, options, signal) {
-    return this.#upload("triage", file, options, signal);
+    return this.#upload("triage", file, { ...options, ...DETAIL }, signal);
   }
 
   /** A prediction, for a model that the policy does not apply to. Throws Problem. */
   predict(file, options, signal) {
-    return this.#upload("predict", file, { ...options, detail: "trajectories" }, signal);
+    return this.#upload("predict", file, { ...options, ...DETAIL }, signal);
   }
 
   async #upload(path, file, parameters, signal) {
