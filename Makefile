@@ -102,7 +102,9 @@ FUZZ_S ?= 3600
 
 .PHONY: fuzz
 fuzz: $(TESTS) ## fuzz the readers of outside input for an hour (FUZZ_S=); failing inputs in build/fuzz
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
+	for house in tests clinic.tests; do \
+		OMP_NUM_THREADS=1 $(BIN)/python -m $$house.fuzz --seconds $$(($(FUZZ_S) / 2)) || exit 1; \
+	done
 
 .PHONY: mutate
 mutate: $(TESTS) ## mutate scores, policy, keys and audit log, and list the mutants that no test notices

@@ -9,10 +9,6 @@ PROGRAM = "from eulerlora_contract.program import program"
 ABSENT = {
     "import eulerlora, eulerlora.commands": {"torch", "pydantic", "PIL"},
     "from eulerlora import EulerLoRA; EulerLoRA.default('cpu')": {"torchvision", "torch._dynamo"},
-    "import eulerlora_clinic.commands.session, eulerlora_clinic.commands.triage": {
-        "torch", "torchvision", "fastapi", "starlette", "uvicorn", "scipy",
-        "eulerlora", "service", "training", "eulerlora_lab",
-    },
     f"{PROGRAM}; program(['--help'], standalone_mode=False)": {"torch", "fastapi", "matplotlib"},
     "import service.app, service.telemetry.observation, service.routes.system": {
         "opentelemetry.sdk", "opentelemetry.exporter",

@@ -11,9 +11,6 @@ from fastapi.testclient import TestClient
 from torchvision.models import VisionTransformer
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, stored_revision
-from eulerlora_clinic.policy.policy import default_policy
-from eulerlora_clinic.policy.results import card_section, performance
 from examples.pictures import draw_shapes
 from tests.markdown import code_blocks
 from tests.program import succeed
@@ -24,7 +21,6 @@ QUICK = (
     "--set", "training.epochs=1", "--set", "training.workers=0",
 )  # fmt: skip
 ROOT = Path(__file__).parents[1]
-DEFAULT_MODEL = ROOT / "docs" / "results" / "default-model.md"
 README = (ROOT / "README.md").read_text()
 
 
@@ -82,16 +78,3 @@ def test_the_json_block_is_from_the_answer_to_the_curl_call() -> None:
         actual = client.post("/predict", params=query, files={"file": (path, image)}).json()
     expected = json.loads(blocks("json")[0])
     assert {key: actual[key] for key in expected} == pytest.approx(expected, abs=1e-3)
-
-
-def test_the_documents_have_the_measured_performance_of_the_packaged_policy() -> None:
-    policy = default_policy()
-    measured = performance(policy)
-    assert measured is not None
-    assert {row[0] for row in measured.summary.rows} >= {"PH2, lesions", "PAD-UFES-20, lesions"}
-    assert measured.summary.markdown in DEFAULT_MODEL.read_text()
-    section = card_section(policy)
-    assert section is not None
-    assert section in (DEFAULT_CHECKPOINT / "README.md").read_text()
-    assert policy.evidence is not None
-    assert policy.evidence.revision == stored_revision(DEFAULT_CHECKPOINT)

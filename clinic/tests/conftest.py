@@ -1,5 +1,12 @@
-"""Fixtures that the tests of the core have too."""
+"""Fixtures that the tests of the core have too, and a service with a policy."""
 
+from collections.abc import Iterator
+
+import pytest
+
+from clinic.tests.runs import mel_policy
+from clinic.tests.service.conftest import app_of
+from eulerlora.model import EulerLoRA
 from tests.conftest import (
     anyio_backend,
     checkpoint_copy,
@@ -12,12 +19,24 @@ from tests.conftest import (
     temporary_cache,
     tiny_published,
 )
-from tests.eulerlora_client.conftest import live, server
-from tests.service.conftest import bombs, model, photo, png
+from tests.eulerlora_client.conftest import server
+from tests.service.conftest import LIVE_BODY_BYTES, bombs, model, photo, png
+from tests.service.real_server import run_server
 from tests.training.conftest import image_folder, recipe_file
 
 __all__ = [
-    "anyio_backend", "bombs", "checkpoint_copy", "checkpoint_folder", "image_folder", "live",
+    "anyio_backend", "bombs", "checkpoint_copy", "checkpoint_folder", "image_folder",
     "make_backbone", "make_config", "make_network", "model", "one_thread", "photo", "png",
     "real_data", "recipe_file", "server", "temporary_cache", "tiny_published",
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def live(model: EulerLoRA) -> Iterator[int]:
+    """The loopback port of a real server with a policy for the tiny model.
+
+    It accepts bodies of up to 100,000 bytes.
+    """
+    bodies = {"max_bytes": LIVE_BODY_BYTES}
+    with run_server(app_of(model, policy=mel_policy(), bodies=bodies)) as port:
+        yield port

@@ -1,16 +1,52 @@
-"""Runs of `eulerlora triage`, and rows with fixed values."""
+"""Runs of `eulerlora triage`, a policy for the tests' tiny model, and results with fixed values."""
 
 from pathlib import Path
 from unittest.mock import patch
 
 from eulerlora_clinic.commands.triage import triage_command
-from eulerlora_clinic.policy.results import policy_description
+from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, default_policy_text
+from eulerlora_clinic.policy.results import policy_description, triage_result
 from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract import program as program_module
-from eulerlora_contract.answers import Disposition, Reason
+from eulerlora_contract.answers import Disposition, Prediction, Reason, TriageResult
 from tests.eulerlora_client.conftest import Reply
-from tests.eulerlora_client.runs import mel_policy, result_of
+from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
 from tests.program import Completed, run
+
+NAMES = {"mel": "melanoma", "nv": "melanocytic nevus (mole)"}
+
+
+def mel_policy() -> Policy:
+    """The packaged policy with mel alone, routine below 0.04 and urgent from 0.05 on."""
+    policy = default_policy()
+    thresholds = {"classes": ("mel",), "routine": 0.04, "urgent": 0.05}
+    malignant = policy.target.model_copy(update=thresholds)
+    return policy.model_copy(update={"target": malignant})
+
+
+def mel_policy_file(path: Path) -> Path:
+    path.write_text(default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]'))
+    return path
+
+
+def result_of(disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageResult:
+    """Under `mel_policy`."""
+    prediction = Prediction.model_validate(
+        PREDICTION
+        | {
+            "probabilities": {"mel": mel, "nv": 1 - mel},
+            "warnings": [
+                {"code": "a_code", "message": "one"},
+                {"code": "a_code", "message": "two"},
+            ],
+        }
+    )
+    decision = Decision(disposition, reasons, 3, "sha256:1")
+    return triage_result(prediction, GOOD, decision, mel_policy(), NAMES)
+
+
+def triage_reply(result: TriageResult) -> Reply:
+    return 200, {"Content-Type": "application/json"}, result.model_dump_json().encode()
 
 
 def triage(*arguments: str | Path) -> Completed:

@@ -10,11 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from clinic.tests.service.conftest import app_of
-from eulerlora.model import EulerLoRA
 from tests.eulerlora_contract.policy_inputs import PREDICTION
-from tests.service.conftest import LIVE_BODY_BYTES, bombs, model, photo  # noqa: F401 - fixtures
-from tests.service.real_server import run_server
+from tests.service.conftest import bombs, live, model, photo
+
+__all__ = ["bombs", "live", "model", "photo"]
 
 Reply = tuple[int, Mapping[str, str], bytes] | None
 """Status, headers and body; None closes the connection without a response."""
@@ -45,19 +44,6 @@ class ScriptedServer:
 
     def next_reply(self) -> Reply:
         return self.replies.popleft() if len(self.replies) > 1 else self.replies[0]
-
-
-@pytest.fixture(scope="session")
-def live(model: EulerLoRA) -> Iterator[int]:  # noqa: F811 - the fixture above
-    """The loopback port of a real server with a policy for the tiny model.
-
-    It accepts bodies of up to 100,000 bytes.
-    """
-    from tests.eulerlora_client.runs import mel_policy  # noqa: PLC0415 - imports this module
-
-    bodies = {"max_bytes": LIVE_BODY_BYTES}
-    with run_server(app_of(model, policy=mel_policy(), bodies=bodies)) as port:
-        yield port
 
 
 @pytest.fixture

@@ -1,18 +1,15 @@
-"""Results with fixed values, and a policy for the tests' tiny model."""
+"""Results with fixed values."""
 
+import json
 from io import BytesIO
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, default_policy_text
-from eulerlora_clinic.policy.results import triage_result
-from eulerlora_contract.answers import Disposition, Prediction, Reason, TriageResult
+from eulerlora_contract.answers import Disposition
 from tests.eulerlora_client.conftest import Reply
 from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
-
-NAMES = {"mel": "melanoma", "nv": "melanocytic nevus (mole)"}
 
 DETAILS = {
     "name": "tiny",
@@ -36,19 +33,6 @@ DETAILS = {
 """The answer of `/models/tiny`."""
 
 
-def mel_policy() -> Policy:
-    """The packaged policy with mel alone, routine below 0.04 and urgent from 0.05 on."""
-    policy = default_policy()
-    thresholds = {"classes": ("mel",), "routine": 0.04, "urgent": 0.05}
-    malignant = policy.target.model_copy(update=thresholds)
-    return policy.model_copy(update={"target": malignant})
-
-
-def mel_policy_file(path: Path) -> Path:
-    path.write_text(default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]'))
-    return path
-
-
 def random_png(seed: int = 0) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (120, 160, 3), dtype=np.uint8)
     buffer = BytesIO()
@@ -56,21 +40,29 @@ def random_png(seed: int = 0) -> bytes:
     return buffer.getvalue()
 
 
-def result_of(disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageResult:
-    """Under `mel_policy`."""
-    prediction = Prediction.model_validate(
-        PREDICTION
-        | {
-            "probabilities": {"mel": mel, "nv": 1 - mel},
-            "warnings": [
-                {"code": "a_code", "message": "one"},
-                {"code": "a_code", "message": "two"},
-            ],
-        }
-    )
-    decision = Decision(disposition, reasons, 3, "sha256:1")
-    return triage_result(prediction, GOOD, decision, mel_policy(), NAMES)
+TRIAGE: dict[str, Any] = {
+    "title": "Urgent",
+    "pathway": "Have a clinician look at this image before the others.",
+    "reasons": [],
+    "warning": "Not a medical device.",
+    "policy": {
+        "version": 3, "hash": "sha256:1", "established": False, "notice": "N", "measured": [],
+    },
+    "target": {
+        "name": "malignant", "classes": ["mel"], "probability": 0.2, "routine": 0.04,
+        "urgent": 0.05,
+    },
+    "quality": GOOD.model_dump(),
+    "class_names": {"mel": "melanoma", "nv": "melanocytic nevus (mole)"},
+    "prediction": PREDICTION,
+}  # fmt: skip
 
 
-def triage_reply(result: TriageResult) -> Reply:
-    return 200, {"Content-Type": "application/json"}, result.model_dump_json().encode()
+def triage_document(disposition: Disposition) -> dict[str, Any]:
+    """The JSON object of a result."""
+    return TRIAGE | {"disposition": disposition}
+
+
+def triage_reply(disposition: Disposition) -> Reply:
+    content = json.dumps(triage_document(disposition)).encode()
+    return 200, {"Content-Type": "application/json"}, content

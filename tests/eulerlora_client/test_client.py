@@ -42,7 +42,7 @@ from tests.eulerlora_client.conftest import (
     prediction_reply,
     problem_reply,
 )
-from tests.eulerlora_client.runs import result_of, triage_reply
+from tests.eulerlora_client.runs import triage_document, triage_reply
 
 Call = Callable[..., Any]
 MANY = ("predict_many", "triage_many")
@@ -123,7 +123,7 @@ def test_all_parameters_and_the_key_are_sent(call: Call, server: ScriptedServer)
 def test_a_triage_request_has_no_defaults_of_its_own_and_all_given_parameters(
     call: Call, server: ScriptedServer
 ) -> None:
-    server.reply(triage_reply(result_of(Disposition.URGENT)))
+    server.reply(triage_reply(Disposition.URGENT))
     options = {"mode": "stoch", "samples": 2, "views": 8, "model": "a b", "coverage": 0.9}
     assert call(server.url, "triage", b"pixels").disposition == "urgent"
     call(server.url, "triage", b"pixels", options=options)
@@ -153,7 +153,7 @@ def test_a_decision_is_one_request_in_json(call: Call, server: ScriptedServer) -
 
 def test_a_batch_is_one_request_with_all_images(call: Call, server: ScriptedServer) -> None:
     document = {"status": 422, "code": "unusable_image", "title": "T", "detail": "D"}
-    entries = [result_of(Disposition.REFER).model_dump(mode="json"), document | PROBLEM_FIELDS]
+    entries = [triage_document(Disposition.REFER), document | PROBLEM_FIELDS]
     server.reply((200, {}, json.dumps({"results": entries}).encode()))
     refer, broken = call(server.url, "triage_batch", [b"one", b"two"], options={"mode": "det"})
     assert refer.disposition is Disposition.REFER
@@ -169,9 +169,7 @@ def test_a_lesion_is_as_urgent_as_its_most_urgent_image_and_a_failed_one_may_sho
 ) -> None:
     document = {"status": 422, "code": "unusable_image", "title": "T", "detail": "D"}
     failed = document | PROBLEM_FIELDS
-    routine, refer = (
-        result_of(one).model_dump(mode="json") for one in (Disposition.ROUTINE, Disposition.REFER)
-    )
+    routine, refer = map(triage_document, (Disposition.ROUTINE, Disposition.REFER))
     cases = (
         ([routine, routine], Disposition.ROUTINE),
         ([routine, failed, refer], Disposition.REFER),
@@ -190,7 +188,7 @@ def test_a_lesion_is_as_urgent_as_its_most_urgent_image_and_a_failed_one_may_sho
 def test_metadata_is_removed_from_every_upload_if_asked(call: Call, server: ScriptedServer) -> None:
     buffer = BytesIO()
     Image.new("RGB", (8, 8)).save(buffer, "JPEG", comment="Jane Doe")
-    result = triage_reply(result_of(Disposition.URGENT))
+    result = triage_reply(Disposition.URGENT)
     server.reply(result, prediction_reply(), result)
     for method in ("triage", "predict"):
         call(server.url, method, buffer.getvalue(), strip_metadata=True)

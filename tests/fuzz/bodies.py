@@ -13,10 +13,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from pydicom.encaps import encapsulate
-
-from clinic.tests.service.test_dicom import EXPLICIT, IMPLICIT, J2K, J2K_LOSSLESS, dicom_file
-from clinic.tests.service.test_dicom import JPEG as JPEG_BASELINE
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 SIZE = (64, 48)
@@ -29,7 +25,6 @@ TOKENS = (
     b'"\\ud800"', b"1e99999", b"9" * 5000, b",", b"}", b"]", b'"', b"\\u0000", b"//", b"\r\n\r\n",
 )  # fmt: skip
 LENGTHS = ("0", "1", "-1", "+5", "1e3", "99999999999999999999", "", "0x10", "7,7", "1.0")
-EXTREMES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0", b"\xff\xff", b"\x01\0")
 BOUNDARY = b"frontier"
 OPENING = (
     b"--" + BOUNDARY + b'\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
@@ -44,7 +39,6 @@ IMAGES = tuple(
 CONTENT_TYPES = (
     "image/jpeg", "image/png", "image/webp", "multipart/form-data", "application/json", "",
 )  # fmt: skip
-SYNTAXES = tuple(f"1.2.840.10008.1.2{end}" for end in ("", ".1", ".2", ".1.99", ".5", ".4.90"))
 
 
 class Draw(random.Random):
@@ -97,51 +91,23 @@ def binary_body(draw: random.Random) -> Body:
     return Body("/infer", text + tensor, headers)
 
 
-def dicom_body(draw: random.Random) -> Body:
-    """A DICOM file, changed mostly in its data elements."""
-    content = bytearray(draw.choice(dicom_files()))
-    if draw.random() < 0.1:
-        syntax, other = draw.sample(SYNTAXES, 2)
-        content = content.replace(syntax.encode(), other.encode())
-    for _ in range(draw.choice((1, 1, 2, 4, 16))):
-        end = len(content) if draw.random() < 0.3 else min(len(content), 700)
-        at = draw.randrange(132, max(end, 133))
-        choice = draw.random()
-        if choice < 0.4:
-            extreme = draw.choice(EXTREMES)
-            content[at : at + len(extreme)] = extreme
-        elif choice < 0.7:
-            content[at : at + 1] = bytes([draw.randrange(256)])
-        elif choice < 0.8:
-            content[at:at] = b"\x08\x00\x40\x11SQ\0\0\xff\xff\xff\xff" * draw.choice((1, 50, 3000))
-        elif choice < 0.9:
-            del content[at : at + draw.choice((1, 2, 8, 100))]
-        else:
-            del content[at:]
-    path = draw.choice(("/predict", "/triage"))
-    return Body(path, bytes(content), {"Content-Type": "application/dicom"})
-
-
 def image_body(draw: random.Random) -> Body:
     """A picture in one of the formats, as the whole body or in a form."""
     mode, file_format = draw.choice(IMAGES)
     image = changed(draw, encoded(file_format, mode))
     content = image[: draw.randrange(len(image))] if draw.random() < 0.2 else image
-    path = draw.choice(("/predict", "/triage"))
-    headers = {"Accept": draw.choice(("*/*", "application/fhir+json"))}
     if draw.random() < 0.5:
-        return Body(path, content, headers | {"Content-Type": draw.choice(CONTENT_TYPES)})
+        return Body("/predict", content, {"Content-Type": draw.choice(CONTENT_TYPES)})
     opening, closing = (
         changed(draw, frame) if draw.random() < 0.3 else frame for frame in (OPENING, CLOSING)
     )
-    headers["Content-Type"] = f"multipart/form-data; boundary={BOUNDARY.decode()}"
-    return Body(path, opening + content + closing, headers)
+    headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY.decode()}"}
+    return Body("/predict", opening + content + closing, headers)
 
 
 PROTOCOLS: Mapping[str, Callable[[random.Random], Body]] = {
     "json": json_body,
     "binary": binary_body,
-    "dicom": dicom_body,
     "image": image_body,
 }
 
@@ -205,17 +171,3 @@ def encoded(file_format: str, mode: str = "RGB", **options: Any) -> bytes:
     file = BytesIO()
     picture().convert(mode).save(file, file_format, **options)
     return file.getvalue()
-
-
-@cache
-def dicom_files() -> tuple[bytes, ...]:
-    """The picture as a DICOM file of every kind that is accepted."""
-    j2k = encapsulate([encoded("JPEG2000", no_jp2=True)])
-    ybr = {"PhotometricInterpretation": "YBR_FULL_422"}
-    return (
-        dicom_file(picture().tobytes(), EXPLICIT),
-        dicom_file(picture().tobytes(), IMPLICIT),
-        dicom_file(encapsulate([jpeg()]), JPEG_BASELINE, **ybr),
-        dicom_file(j2k, J2K_LOSSLESS, PhotometricInterpretation="YBR_RCT"),
-        dicom_file(j2k, J2K, PhotometricInterpretation="YBR_ICT"),
-    )

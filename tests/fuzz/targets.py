@@ -1,4 +1,4 @@
-"""What is fuzzed: every reader of input from outside, with valid files to begin with.
+"""What is fuzzed of the core: every reader of input from outside, with valid files to begin with.
 
 A reader raises nothing but the errors of the product that its docstring names.
 """
@@ -7,9 +7,8 @@ import asyncio
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,10 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
-from clinic.tests.service.conftest import app_of
 from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Preprocessing
-from eulerlora_clinic.policy.policy import default_policy_text, read_policy
 from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
 from eulerlora_contract.image_formats import PNG_SIGNATURE, png_chunk
 from eulerlora_contract.problems import Problem
@@ -50,32 +47,15 @@ from service.settings import BodySettings, ConnectionSettings, ImageSettings
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware
 from tests.conftest import MARGINS, THRESHOLDS, config_of, random_backbone, random_network
-from tests.eulerlora_client.runs import mel_policy
-from tests.fuzz.bodies import CLOSING, IMAGES, OPENING, PROTOCOLS, Draw, dicom_files, encoded, jpeg
-from tests.service.conftest import PROBLEM_KEYS
+from tests.fuzz.bodies import CLOSING, IMAGES, OPENING, PROTOCOLS, Body, Draw, encoded, jpeg
+from tests.fuzz.fuzzer import Target
+from tests.service.conftest import PROBLEM_KEYS, app_of
 from tests.service.observed import GAUGES
 from training.data.cache import DecodedImages
 from training.data.dataset import DataSettings
 from training.data.labels import split_labels
 from training.recipe.file import RECIPES, recipe_with_sources
 from training.recipe.schema import AdapterRecipe
-
-
-@dataclass(frozen=True)
-class Target:
-    """A reader of input from outside.
-
-    Attributes:
-        read: From bytes.
-        errors: That it may raise.
-        seeds: Valid input.
-        runs: In the tests.
-    """
-
-    read: Callable[[bytes], object]
-    errors: tuple[type[Exception], ...]
-    seeds: Callable[[], Sequence[bytes]]
-    runs: int
 
 
 @cache
@@ -89,9 +69,8 @@ def file(content: bytes, name: str = "input") -> Path:
     return path
 
 
-LIMITS = ImageSettings.model_validate(
-    {"dicom": True, "min_side": 1, "max_pixels": 200_000, "max_jpeg_pixels": 200_000}
-)
+SMALL = {"min_side": 1, "max_pixels": 200_000, "max_jpeg_pixels": 200_000}
+LIMITS = ImageSettings.model_validate(SMALL)
 
 
 def image(content: bytes) -> None:
@@ -301,18 +280,21 @@ KEYS = b"".join(
 
 @cache
 def service() -> TestClient:
-    """A client of a service that accepts DICOM files, with a policy for the tiny model."""
-    limits = {"images": {"dicom": True}, "decoding": {"client_s_per_minute": 10_000}}
-    model = EulerLoRA.load(checkpoint(), "cpu")
-    return TestClient(app_of(model, policy=mel_policy(), **limits)).__enter__()
+    limits = {"decoding": {"client_s_per_minute": 10_000}}
+    return TestClient(app_of(EulerLoRA.load(checkpoint(), "cpu"), **limits)).__enter__()
 
 
 def service_body(content: bytes) -> None:
     """Posts a malformed body; its answer is a documented one."""
     draw = Draw(content)
     body = PROTOCOLS[draw.choice([*PROTOCOLS])](draw)
+    check_answer(service(), body)
+
+
+def check_answer(client: TestClient, body: Body) -> None:
+    """Posts a body, and checks that its answer is a documented one."""
     path = "/v2/models/tiny/infer" if body.path == "/infer" else body.path
-    response = service().post(path, content=body.content, headers=body.headers)
+    response = client.post(path, content=body.content, headers=body.headers)
     assert response.status_code in (200, 400, 413, 415, 422), (body, response.text)
     if response.status_code != 200:
         expected = {"error"} if path.endswith("/infer") else PROBLEM_KEYS
@@ -325,17 +307,10 @@ TARGETS = {
     "image": Target(
         image, (Problem,), images, 5000
     ),
-    "dicom": Target(image, (Problem,), lambda: list(dicom_files()), 1000),
     "decoder-message": Target(decoder_message, (ValueError,), decoder_messages, 10_000),
     "service-body": Target(service_body, (), lambda: [bytes(range(256))], 200),
     "keys": Target(
         lambda content: Keys(file(content)), (SettingsError,), lambda: [KEYS], 5000
-    ),
-    "policy": Target(
-        lambda content: read_policy(file(content)),
-        (SettingsError,),
-        lambda: [default_policy_text().encode()],
-        1000,
     ),
     "recipe": Target(
         lambda content: recipe_with_sources(file(content), AdapterRecipe),

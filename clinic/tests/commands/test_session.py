@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clinic.tests.runs import decided
+from clinic.tests.runs import decided, mel_policy, result_of
 from clinic.tests.triage_rows import failed
 from eulerlora_client.client import PredictOptions
 from eulerlora_clinic.commands.session import Session, print_table, summary, triage
@@ -17,7 +17,7 @@ from eulerlora_clinic.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WA
 from eulerlora_clinic.report.ranking import TriageRow, ranked
 from eulerlora_contract.answers import Disposition, Reason, TriageResult
 from eulerlora_contract.problems import Overloaded, Problem, Unreachable
-from tests.eulerlora_client.runs import mel_policy, random_png, result_of
+from tests.eulerlora_client.runs import random_png
 
 OPTIONS: PredictOptions = {"mode": "stoch", "samples": 2}
 ROUTINE = result_of(Disposition.ROUTINE)

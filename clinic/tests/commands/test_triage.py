@@ -12,7 +12,14 @@ from unittest.mock import patch
 
 import pytest
 
-from clinic.tests.runs import policy_reply, triage
+from clinic.tests.runs import (
+    mel_policy,
+    mel_policy_file,
+    policy_reply,
+    result_of,
+    triage,
+    triage_reply,
+)
 from eulerlora_client.client import TriageClient
 from eulerlora_clinic.commands.triage import decide_command, triage_command
 from eulerlora_clinic.policy.policy import default_policy_text
@@ -20,14 +27,7 @@ from eulerlora_clinic.policy.results import WARNING
 from eulerlora_contract import program as program_module
 from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult
 from tests.eulerlora_client.conftest import ScriptedServer, problem_reply
-from tests.eulerlora_client.runs import (
-    DETAILS,
-    mel_policy,
-    mel_policy_file,
-    random_png,
-    result_of,
-    triage_reply,
-)
+from tests.eulerlora_client.runs import DETAILS, random_png
 from tests.program import Completed, run
 
 ROOT = Path(__file__).parents[3]

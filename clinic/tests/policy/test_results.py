@@ -1,9 +1,11 @@
 """Texts of decisions, and the tables of measured performance."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, stored_revision
 from eulerlora_clinic.policy.policy import (
     AnswerSummary,
     Decision,
@@ -15,6 +17,7 @@ from eulerlora_clinic.policy.results import (
     PATHWAYS,
     UNIT_NOTES,
     Performance,
+    card_section,
     not_established,
     pathway,
     performance,
@@ -24,6 +27,8 @@ from eulerlora_contract.answers import Disposition, ImageQuality, Prediction, Re
 from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import SettingsError
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
+
+DEFAULT_MODEL = Path(__file__).parents[3] / "docs" / "results" / "default-model.md"
 
 
 def decide(policy: Policy, prediction: Prediction, quality: ImageQuality = GOOD) -> Decision:
@@ -241,3 +246,16 @@ def test_a_policy_without_measurement_has_no_tables() -> None:
 def test_counts_above_the_number_of_lesions_are_refused(change: dict[str, int]) -> None:
     with pytest.raises((SettingsError, ValueError), match="at most lesions=40"):
         policy(MEASURED | {"target": MEASURED["target"] | change})
+
+
+def test_the_documents_have_the_measured_performance_of_the_packaged_policy() -> None:
+    policy = default_policy()
+    measured = performance(policy)
+    assert measured is not None
+    assert {row[0] for row in measured.summary.rows} >= {"PH2, lesions", "PAD-UFES-20, lesions"}
+    assert measured.summary.markdown in DEFAULT_MODEL.read_text()
+    section = card_section(policy)
+    assert section is not None
+    assert section in (DEFAULT_CHECKPOINT / "README.md").read_text()
+    assert policy.evidence is not None
+    assert policy.evidence.revision == stored_revision(DEFAULT_CHECKPOINT)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clinic.tests.runs import decided
+from clinic.tests.runs import decided, mel_policy
 from clinic.tests.triage_rows import UNFAMILIAR, failed
 from eulerlora_clinic.policy.results import NOT_FITTED
 from eulerlora_clinic.policy.results import decided as decided_again
@@ -18,7 +18,6 @@ from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract.answers import Disposition, Prediction, Reason
 from eulerlora_contract.errors import OutputPathError
 from tests.conftest import STOCH
-from tests.eulerlora_client.runs import mel_policy
 
 ROWS = [
     decided("a.png", Disposition.URGENT, 0.4, Reason.TARGET_CLASSES, Reason.HIGH_ENTROPY),

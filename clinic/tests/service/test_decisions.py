@@ -10,12 +10,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from clinic.tests.audit_entries import SECRET, verified
+from clinic.tests.runs import mel_policy
 from clinic.tests.service.conftest import app_of
 from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.monitoring import read_logs
 from eulerlora_contract.answers import UNDO, Disposition
 from eulerlora_contract.queries import Decided
-from tests.eulerlora_client.runs import mel_policy
 from tests.service.key_files import client as client_with
 from tests.service.key_files import write_keys
 
