@@ -1,21 +1,14 @@
 """Monitors of a running service: shifts of its pictures, and misses among confirmed outcomes.
 
-Both use sequential tests and bounds of the probability of an event, by bets against a hypothesis.
-A bettor stakes a share c of the capital on every trial, at odds that are fair if the event has
-probability p. The capital multiplies by 1 - c + c x / p with x in [0, 1], the share of a trial's
-pictures that show the event. Its expectation does not grow if that of x, given the trials before,
-is at most p (Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting, JRSS
-B 86, 2024). Pictures of one lesion resemble each other, so that a trial is a lesion or a block of
-pictures, never a picture. A mixture over stakes needs no knowledge of the true probability.
-
-The stake c is optimal (Kelly) for the probability p + c (1 - p).
+Both use the sequential tests and bounds of `sequential_tests`. Pictures of one lesion resemble each
+other, so that a trial is a lesion or a block of pictures, never a picture.
 """
 
 import csv
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import accumulate, chain
@@ -23,6 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+from eulerlora_clinic.sequential_tests import (
+    ChangeTest,
+    calibration_upper_bound,
+    log_capital,
+    sequential_lower_bound,
+    sequential_upper_bound,
+)
 from eulerlora_contract.answers import (
     Disposition,
     ModelShift,
@@ -34,148 +34,9 @@ from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import OutcomesError
 from eulerlora_contract.printable import printable
 
-_STAKE_COUNT = 16
-
-STAKES = tuple(
-    math.sin(math.pi * (2 * index + 1) / (4 * _STAKE_COUNT)) ** 2 for index in range(_STAKE_COUNT)
-)
-"""Equally likely stakes: quantiles of Beta(1/2, 1/2), dense near 0 and 1."""
-
-
-def _log_gain(stake: float, probability: float) -> float:
-    """The log of the factor after an event of `probability`, above 0, for a stake of 0 to 1."""
-    return math.log1p(stake * (1 - probability) / probability)
-
-
-def _log_loss(stake: float) -> float:
-    """The log of the factor after a trial without an event."""
-    return math.log1p(-stake)
-
-
-def log_capital(events: int, trials: int, probability: float) -> float:
-    """The log of the capital of the mixture over STAKES, starting with 1.
-
-    It is an e-process for the hypothesis "at most `probability`": it ever reaches 1 / alpha with
-    probability at most alpha (Ville's inequality). It decreases in `probability`.
-    """
-    return log_mean_exp(
-        events * _log_gain(stake, probability) + (trials - events) * _log_loss(stake)
-        for stake in STAKES
-    )
-
-
-def log_mean_exp(values: Iterable[float]) -> float:
-    """The log of the mean of exp(values), without overflow; -inf if all are -inf."""
-    listed = tuple(values)
-    highest = max(listed)
-    if highest == -math.inf:
-        return highest
-    return highest + math.log(math.fsum(math.exp(v - highest) for v in listed) / len(listed))
-
-
-def _log_add_exp(first: float, second: float) -> float:
-    """log(exp(first) + exp(second)) without overflow; -inf stands for log(0)."""
-    low, high = sorted((first, second))
-    return high + math.log1p(math.exp(low - high)) if low > -math.inf else high
-
-
-class ChangeTest:
-    """The Shiryaev-Roberts sum of the bets on one event, over all possible times of the change.
-
-    For every stake, M = (1 + M) L with M = 0 at the start and L the factor of the trial;
-    the statistic is the mean of M over the stakes. While the probability of the event
-    is at most the tolerated one, M minus the number of trials does not grow on average. So the
-    mean number of trials until M reaches A is at least A, and M reaches A within n trials with
-    probability at most n / A (Shin, Ramdas and Rinaldo, arXiv:2203.03532, 2022). M is at least
-    the sum of a start at any time: a long time without a change does not delay the alarm.
-
-    State: a log per stake and a counter. A trial without an event costs nothing, because the sum
-    over such trials has a closed form.
-    """
-
-    def __init__(self) -> None:
-        self._trials = 0  # the trial up to which the sums are complete
-        self._log_sums = [-math.inf] * len(STAKES)
-
-    def record(self, trial: int, ratio: float) -> None:
-        """Records a trial with events, counted from 1; the trials since the last one had none.
-
-        `ratio`, above 0: the share of its pictures with the event over the highest tolerated one.
-        """
-        sums = self._after_quiet_trials(trial - 1)
-        self._log_sums = [
-            _log_add_exp(0.0, value) + math.log1p(stake * (ratio - 1))
-            for stake, value in zip(STAKES, sums, strict=True)
-        ]
-        self._trials = trial
-
-    def log_statistic(self, trials: int) -> float:
-        """The log of the statistic after `trials` trials; -inf at the start."""
-        return log_mean_exp(self._after_quiet_trials(trials))
-
-    def _after_quiet_trials(self, trials: int) -> list[float]:
-        """The logs of M r^n + r (1 - r^n) / (1 - r), with r = 1 - stake."""
-        quiet = trials - self._trials
-        if quiet == 0:
-            return self._log_sums
-        return [
-            _log_add_exp(
-                value + quiet * _log_loss(stake),
-                _log_loss(stake) + math.log(-math.expm1(quiet * _log_loss(stake)) / stake),
-            )
-            for stake, value in zip(STAKES, self._log_sums, strict=True)
-        ]
-
-
-_HALVINGS = 50  # of the interval [0, 1]
-
-
-def sequential_lower_bound(events: int, trials: int, confidence: float) -> float:
-    """A lower bound that holds after every number of trials at once.
-
-    It is the highest probability that the bets of `log_capital` reject: with probability
-    `confidence`, in (0, 1), the bounds of all times stay at or below the true probability, or below
-    its highest value if it varies.
-    """
-    if events == 0:
-        return 0.0
-    limit = -math.log1p(-confidence)
-    return _last_true(lambda p: log_capital(events, trials, p) >= limit)
-
-
-def sequential_upper_bound(events: int, trials: int, confidence: float) -> float:
-    """The upper bound that corresponds to `sequential_lower_bound`."""
-    return 1 - sequential_lower_bound(trials - events, trials, confidence)
-
-
-def calibration_upper_bound(share: float, trials: int, confidence: float) -> float:
-    """An upper bound of a probability from the share of a fixed number of trials.
-
-    The share of n independent trials is at most s with a probability of at most exp(-n KL(s, p))
-    for p > s, with the divergence KL of Bernoulli distributions (Chernoff 1952; Hoeffding 1963).
-    The bound is the p for which this equals 1 - confidence.
-    """
-    limit = -math.log1p(-confidence) / trials
-
-    def divergence(p: float) -> float:
-        occurs = share * math.log(share / p) if share > 0 else 0.0
-        return occurs + (1 - share) * math.log((1 - share) / (1 - p))
-
-    return _last_true(lambda p: p <= share or divergence(p) <= limit)
-
-
-def _last_true(condition: Callable[[float], bool]) -> float:
-    """The highest p in [0, 1] with a true condition that is true below some p."""
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if condition(middle) else (low, middle)
-    return low
-
-
-PICTURES_PER_FALSE_ALARM = 1_000_000
+_PICTURES_PER_FALSE_ALARM = 1_000_000
 """Mean number of pictures to an alarm without a shift, at least, if blocks are independent."""
-BLOCK = 8
+_BLOCK = 8
 """Consecutive pictures of a trial. Pictures of one lesion come close together: as trials of their
 own, four equal ones would raise a false alarm within a few hundred pictures.
 """
@@ -207,8 +68,8 @@ class ShiftMonitor:
     """Tests several signals of a stream of pictures for a shift; stores nothing per picture.
 
     A picture shows at most one of the events of a signal. Every event has a `ChangeTest`, whose
-    trials are blocks of BLOCK pictures with the signal. An alarm needs a statistic of
-    PICTURES_PER_FALSE_ALARM / BLOCK times the number of tests (Bonferroni), weighted so that all
+    trials are blocks of _BLOCK pictures with the signal. An alarm needs a statistic of
+    _PICTURES_PER_FALSE_ALARM / _BLOCK times the number of tests (Bonferroni), weighted so that all
     signals count alike. An alarm stays on.
 
     Args:
@@ -221,7 +82,7 @@ class ShiftMonitor:
         signals: Mapping[str, Sequence[EventRate]],
         labels: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
-        self._limit = PICTURES_PER_FALSE_ALARM / BLOCK * len(signals)
+        self._limit = _PICTURES_PER_FALSE_ALARM / _BLOCK * len(signals)
         self._labels = labels
         self._rates = dict(signals)  # for the options of the last picture
         self._tests = {name: [ChangeTest() for _ in rates] for name, rates in signals.items()}
@@ -251,13 +112,13 @@ class ShiftMonitor:
             if event is not None:
                 self._events[name][event] += 1
                 self._blocks[name][event] += 1 / rates[name][event].tolerated
-            if self._counts[name] % BLOCK == 0:
+            if self._counts[name] % _BLOCK == 0:
                 self._complete_block(name)
 
     def _complete_block(self, name: str) -> None:
-        tests, trials = self._tests[name], self._counts[name] // BLOCK
+        tests, trials = self._tests[name], self._counts[name] // _BLOCK
         for event, total in self._blocks[name].items():
-            tests[event].record(trials, total / BLOCK)
+            tests[event].record(trials, total / _BLOCK)
             if self._log_evidence(name, tests[event]) >= math.log(self._limit):
                 self._alarms.add(name)
         self._blocks[name].clear()
@@ -287,13 +148,18 @@ class ShiftMonitor:
             rate=counts[event] / max(self._counts[name], 1),
             expected=rate.expected,
             tolerated=rate.tolerated,
-            evidence=_log_add_exp(0.0, evidence[event]) / math.log(10),
+            evidence=_log1p_exp(evidence[event]) / math.log(10),
             alarm=name in self._alarms,
         )
 
     def _log_evidence(self, name: str, test: ChangeTest) -> float:
-        trials = self._counts[name] // BLOCK
+        trials = self._counts[name] // _BLOCK
         return test.log_statistic(trials) - math.log(len(self._tests[name]))
+
+
+def _log1p_exp(log: float) -> float:
+    """log(1 + exp(log)) without overflow."""
+    return max(log, 0.0) + math.log1p(math.exp(-abs(log)))
 
 
 _LOG_START = b'{"format":'
@@ -581,7 +447,7 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
 
     Raises OutcomesError if no lesion was confirmed as the target, or one as several classes.
     """
-    results = target_lesions(outcomes, promise.classes)
+    results = _target_lesions(outcomes, promise.classes)
     if not results:
         names = sorted({row.confirmed for row in outcomes} - {""})
         shown = printable(", ".join(names[:_SHOWN_CLASSES])) or "no confirmed class"
@@ -606,7 +472,7 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
     )
 
 
-def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list[LesionOutcome]:
+def _target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list[LesionOutcome]:
     """The outcomes of the lesions that were confirmed as the target.
 
     An image without a confirmed class has that of its lesion's other images. Raises OutcomesError

@@ -12,13 +12,11 @@ from eulerlora_clinic.monitoring import (
     Outcome,
     Promise,
     check_decided_by,
-    log_capital,
     outcome_summary,
     read_outcomes,
-    sequential_lower_bound,
-    target_lesions,
 )
 from eulerlora_clinic.report.exports import COLUMNS
+from eulerlora_clinic.sequential_tests import log_capital, sequential_lower_bound
 from eulerlora_contract.answers import Disposition
 from eulerlora_contract.errors import OutcomesError
 
@@ -73,7 +71,7 @@ def written(path: Path, *rows: dict[str, str]) -> Path:
 def test_a_lesion_has_the_least_outcome_of_its_assessed_images(
     dispositions: list[str | None], expected: LesionOutcome
 ) -> None:
-    assert target_lesions(map(image, dispositions), ("mel",)) == [expected]
+    assert outcome_summary([*map(image, dispositions)], PROMISE).counts == {expected: 1}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,7 @@ def test_images_that_got_one_disposition_have_the_outcome_of_the_most_urgent(
     together: list[str | None], alone: list[str | None], expected: LesionOutcome
 ) -> None:
     rows = [image(name, decided_with="together") for name in together]
-    assert target_lesions([*rows, *map(image, alone)], ("mel",)) == [expected]
+    assert outcome_summary([*rows, *map(image, alone)], PROMISE).counts == {expected: 1}
 
 
 def test_a_lesion_counts_once_with_all_its_images() -> None:
@@ -101,13 +99,14 @@ def test_a_lesion_counts_once_with_all_its_images() -> None:
         image("routine", confirmed=""),
         image("urgent", lesion="3"),
     ]
-    assert target_lesions(rows, ("mel",)) == [LesionOutcome.MISSED, LesionOutcome.URGENT]
+    expected = {LesionOutcome.MISSED: 1, LesionOutcome.URGENT: 1}
+    assert outcome_summary(rows, PROMISE).counts == expected
 
 
 def test_a_lesion_with_two_classes_is_an_error() -> None:
     rows = [image("urgent", "mel", "a\n1"), image("urgent", "nv", "a\n1")]
     with pytest.raises(OutcomesError, match=r"a\\n1: .* mel, nv"):
-        target_lesions(rows, ("mel",))
+        outcome_summary(rows, PROMISE)
 
 
 def test_the_alarm_is_set_when_the_lower_bound_exceeds_the_tolerated_share() -> None:

@@ -4,12 +4,9 @@ import random
 
 import pytest
 
-from eulerlora_clinic.monitoring import (
-    BLOCK,
-    PICTURES_PER_FALSE_ALARM,
-    EventRate,
-    ShiftMonitor,
-)
+from eulerlora_clinic.monitoring import EventRate, ShiftMonitor
+
+BLOCK = 8  # consecutive pictures of a trial
 
 FLAG = (EventRate.calibrated(0.05, 1000),)
 SHARES = (0.7, 0.2, 0.1, 0.0)
@@ -105,8 +102,8 @@ def test_an_alarm_is_set_at_the_limit_and_stays_on() -> None:
 
 def test_more_signals_need_more_evidence() -> None:
     one, two = (ShiftMonitor(rates).state() for rates in ({"flag": FLAG}, RATES))
-    assert 10**one.limit == pytest.approx(PICTURES_PER_FALSE_ALARM / BLOCK, rel=1e-4)
-    assert 10**two.limit == pytest.approx(2 * PICTURES_PER_FALSE_ALARM / BLOCK, rel=1e-4)
+    assert 10**one.limit == pytest.approx(1_000_000 / BLOCK, rel=1e-4)
+    assert 10**two.limit == pytest.approx(2 * 1_000_000 / BLOCK, rel=1e-4)
 
 
 def test_a_monitor_without_signals_counts_pictures() -> None:

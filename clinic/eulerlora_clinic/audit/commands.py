@@ -165,7 +165,7 @@ def _due_command(
     due_mac = None
     for header, last in spans:
         retention = months or header["retention_months"]
-        due = later_by(datetime.fromisoformat(last["time"]), retention) if retention else None
+        due = _later_by(datetime.fromisoformat(last["time"]), retention) if retention else None
         is_due = due is not None and due <= datetime.now(UTC)
         state = "kept" if due is None else f"{'DUE since' if is_due else 'due'} {due:%Y-%m-%d}"
         due_mac = last["mac"] if is_due else due_mac
@@ -177,7 +177,7 @@ def _due_command(
         click.echo(f"after deleting what is due, verify the rest with --after {due_mac}")
 
 
-def later_by(time: datetime, months: int) -> datetime:
+def _later_by(time: datetime, months: int) -> datetime:
     """The time some calendar months later; on a shorter month, on its last day."""
     year, month = divmod(time.year * 12 + time.month - 1 + months, 12)
     day = min(time.day, calendar.monthrange(year, month + 1)[1])

@@ -5,6 +5,10 @@ representation. `mac` is the HMAC-SHA-256 of the record without `mac`, under a k
 the file; `previous` is the `mac` of the previous line, and `sequence` counts the lines of the
 chain. Without the key, nobody can change, insert or move a line, or chain the lines again; only
 lines at the end can be removed. After a rotation, the header of the next file continues the chain.
+
+The contract: `AuditFile` appends records to the chain, all or none, and they survive a power
+failure. `records` yields those of all files of a chain, or raises ChainError at the first line that
+was changed, inserted, moved or removed before the end; nobody can forge a line without the key.
 """
 
 import hashlib
@@ -23,16 +27,21 @@ from eulerlora_clinic.monitoring import LogFile, oldest_first
 from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
 from eulerlora_contract.output_files import lock, storage_errors, sync_folder
 
-FORMAT = 4
+__all__ = [
+    "ANSWER", "DECISION", "FIRST_PREVIOUS", "HEADER", "REPAIR", "AuditFile", "ChainEnd",
+    "ChainError", "Record", "audit_files", "canonical", "newest_records", "records",
+]  # fmt: skip
+
+_FORMAT = 4
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
-MAX_LINE_BYTES = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
 _TRIAL_BYTES = 1 << 16  # as a batch of answers
 _BLOCK_BYTES = 1 << 20
 HEADER, ANSWER, DECISION, REPAIR = "header", "answer", "decision", "repair"
 _KINDS = (HEADER, ANSWER, DECISION, REPAIR)
 _FILE_START = b'{"format":'
 """Of the header, in every format."""
-_HEADER_START = _FILE_START + b'%d,"kind":"header","mac":"' % FORMAT
+_HEADER_START = _FILE_START + b'%d,"kind":"header","mac":"' % _FORMAT
 Record = dict[str, Any]
 logger = logging.getLogger(__name__)
 
@@ -45,7 +54,7 @@ class ChainEnd:
     mac: str = FIRST_PREVIOUS
 
 
-def key_id(key: bytes) -> str:
+def _key_id(key: bytes) -> str:
     """16 hex digits that identify a key without revealing it."""
     return hmac.digest(key, b"identifier", hashlib.sha256).hex()[:16]  # no line is so short
 
@@ -60,17 +69,17 @@ def canonical(record: Mapping[str, Any]) -> bytes:
     return text.encode("ascii")
 
 
-def encode_line(record: Mapping[str, Any], end: ChainEnd, key: bytes) -> tuple[bytes, ChainEnd]:
+def _encode_line(record: Mapping[str, Any], end: ChainEnd, key: bytes) -> tuple[bytes, ChainEnd]:
     """The line of a record appended at `end`, and the new end of the chain.
 
     Raises:
-        ValueError: For a line longer than MAX_LINE_BYTES.
+        ValueError: For a line longer than _MAX_LINE_BYTES.
     """
     chained = {**record, "sequence": end.lines, "previous": end.mac}
     mac = _mac(key, chained)
     line = canonical({**chained, "mac": mac}) + b"\n"
-    if len(line) > MAX_LINE_BYTES:
-        raise ValueError(f"expected a line of at most {MAX_LINE_BYTES:,} bytes, got {len(line):,}")
+    if len(line) > _MAX_LINE_BYTES:
+        raise ValueError(f"expected a line of at most {_MAX_LINE_BYTES:,} bytes, got {len(line):,}")
     return line, ChainEnd(end.lines + 1, mac)
 
 
@@ -89,9 +98,9 @@ def _decode_line(line: bytes, key: bytes) -> Record:
         intact = False
     if not intact:
         raise ValueError("not in the canonical form of this service")
-    if record.get("format", FORMAT) != FORMAT:
-        raise ValueError(f"expected an audit log of format {FORMAT}, got another format")
-    if "secret_id" in record and record["secret_id"] != key_id(key):
+    if record.get("format", _FORMAT) != _FORMAT:
+        raise ValueError(f"expected an audit log of format {_FORMAT}, got another format")
+    if "secret_id" in record and record["secret_id"] != _key_id(key):
         raise ValueError("was written with another secret")
     mac = record.pop("mac", None)
     if not isinstance(mac, str) or not hmac.compare_digest(_mac(key, record), mac):
@@ -105,7 +114,7 @@ def _decode_line(line: bytes, key: bytes) -> Record:
     return record
 
 
-def end_after(record: Record) -> ChainEnd:
+def _end_after(record: Record) -> ChainEnd:
     return ChainEnd(record["sequence"] + 1, record["mac"])
 
 
@@ -158,7 +167,7 @@ class AuditFile:
         self._check_unmodified()
         end, lines = self.end, []
         for record in records:
-            line, end = encode_line({"time": _now(), **record}, end, self._key)
+            line, end = _encode_line({"time": _now(), **record}, end, self._key)
             lines.append(line)
         with storage_errors(self.path):
             self._write(b"".join(lines))
@@ -191,7 +200,7 @@ class AuditFile:
     def _start(self) -> None:
         self._truncate()  # an incomplete header
         header = {
-            "kind": HEADER, "format": FORMAT, "secret_id": key_id(self._key),
+            "kind": HEADER, "format": _FORMAT, "secret_id": _key_id(self._key),
             "retention_months": self._retention_months,
         }  # fmt: skip
         self.append([header])
@@ -199,12 +208,12 @@ class AuditFile:
 
     def _continue(self, torn: bytes) -> None:
         try:
-            head = os.pread(self._descriptor, MAX_LINE_BYTES, 0)
+            head = os.pread(self._descriptor, _MAX_LINE_BYTES, 0)
             _decode_line(head[: head.find(b"\n") + 1], self._key)
-            start = max(0, self._size - MAX_LINE_BYTES)
+            start = max(0, self._size - _MAX_LINE_BYTES)
             tail = os.pread(self._descriptor, self._size - start, start)
             last = tail[tail.rfind(b"\n", 0, -1) + 1 :]
-            self.end = end_after(_decode_line(last, self._key))
+            self.end = _end_after(_decode_line(last, self._key))
         except ValueError as error:
             raise SettingsError(
                 f"{self.path}: cannot continue this audit log ({error}); "
@@ -263,7 +272,7 @@ def _lock(descriptor: int, path: Path) -> None:
 def _size_of_lines(descriptor: int) -> tuple[int, bytes]:
     """The size of all whole lines, and the bytes after them."""
     size = os.fstat(descriptor).st_size
-    start = max(0, size - MAX_LINE_BYTES)
+    start = max(0, size - _MAX_LINE_BYTES)
     whole, newline, torn = os.pread(descriptor, size - start, start).rpartition(b"\n")
     return start + len(whole) + len(newline), torn
 
@@ -358,7 +367,7 @@ def records(paths: Iterable[Path], key: bytes, after: str = FIRST_PREVIOUS) -> I
     for path in sorted(paths, key=lambda path: _header(path, key)["sequence"]):
         with path.open("rb") as file:
             number = 0
-            while line := file.readline(MAX_LINE_BYTES):
+            while line := file.readline(_MAX_LINE_BYTES):
                 number += 1
                 try:
                     record = _decode_line(line, key)
@@ -369,14 +378,14 @@ def records(paths: Iterable[Path], key: bytes, after: str = FIRST_PREVIOUS) -> I
                         _check_next(record, end)
                 except ValueError as error:
                     raise ChainError(path, number, str(error)) from error
-                end = end_after(record)
+                end = _end_after(record)
                 yield record
 
 
 def _header(path: Path, key: bytes) -> Record:
     try:
         with path.open("rb") as file:
-            line = file.readline(MAX_LINE_BYTES)
+            line = file.readline(_MAX_LINE_BYTES)
         if not line:
             raise ValueError("expected a header, got an empty file")
         record = _decode_line(line, key)

@@ -34,7 +34,7 @@ from service.auth.keys import warn_if_world_readable
 
 SECRET_VARIABLE = "EULERLORA_AUDIT_SECRET"
 _MIN_BYTES = 32
-TRIAL_INTERVAL_S = 5.0
+_TRIAL_INTERVAL_S = 5.0
 _RECORDED_FIELDS = {
     "request_id",
     "item_id",
@@ -142,6 +142,7 @@ class AuditLog:
     Args:
         secret: Of the chain and of the image hashes.
         retention_months: As in `AuditFile`.
+        trial_interval_s: Time without entries after which writing is tried.
 
     Attributes:
         is_writable: False after a write or a trial has failed, until one succeeds.
@@ -151,10 +152,17 @@ class AuditLog:
         StorageError: As `AuditFile`, at construction.
     """
 
-    def __init__(self, path: Path, secret: bytes, retention_months: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        secret: bytes,
+        retention_months: int = 0,
+        trial_interval_s: float = _TRIAL_INTERVAL_S,
+    ) -> None:
         self._path = path
         self._secret = secret
         self._retention_months = retention_months
+        self._trial_interval_s = trial_interval_s
         self._file = self._open_file(ChainEnd())
         self._queue: SimpleQueue[_PendingEntry | None] = SimpleQueue()
         self.is_writable = True
@@ -173,7 +181,7 @@ class AuditLog:
         """Returns when the entry, an answer or the record of a decision, is in the log.
 
         Cancelling the call before the write starts drops the entry. Without entries, writing is
-        tried every TRIAL_INTERVAL_S, so that a full disk is known before a request finds it.
+        tried every `trial_interval_s`, so that a full disk is known before a request finds it.
 
         Raises:
             AuditUnavailable: If writing fails.
@@ -240,11 +248,11 @@ class AuditLog:
         None means stop.
 
         Returns:
-            [] if no entry arrives within TRIAL_INTERVAL_S.
+            [] if no entry arrives within `trial_interval_s`.
         """
         taken: list[_PendingEntry | None] = []
         try:
-            taken.append(self._queue.get(timeout=TRIAL_INTERVAL_S))
+            taken.append(self._queue.get(timeout=self._trial_interval_s))
             while True:
                 taken.append(self._queue.get_nowait())
         except Empty:

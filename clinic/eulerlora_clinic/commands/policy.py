@@ -162,7 +162,7 @@ def monitor_command(
     from eulerlora_clinic.policy.policy import default_policy, read_policy  # noqa: PLC0415
 
     policy = default_policy() if policy_file is None else read_policy(policy_file)
-    promise = promise_of(policy, classes, wanted, confidence)
+    promise = _promise_of(policy, classes, wanted, confidence)
     rows = _outcomes(outcomes, confirmed, policy.hash)
     summary = outcome_summary(rows, promise)
     for line in _report_lines(summary, promise):
@@ -224,7 +224,7 @@ def _decision_lines(answers: Sequence[LoggedAnswer], logged: int) -> Iterator[st
     )
 
 
-def promise_of(
+def _promise_of(
     policy: Policy, classes: tuple[str, ...], wanted: float | None, confidence: float
 ) -> Promise:
     """What is tested. Raises UsageError if neither option nor evidence says `wanted`."""

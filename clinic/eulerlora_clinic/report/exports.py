@@ -51,9 +51,9 @@ class Outputs:
 
                 writers.callback(write_html_report, self.report, rows, policy, datetime.now(UTC))
             if self.json_lines is not None:
-                writers.callback(write_json_lines, self.json_lines, rows)
+                writers.callback(_write_json_lines, self.json_lines, rows)
             if self.csv is not None:
-                writers.callback(write_csv, self.csv, rows)
+                writers.callback(_write_csv, self.csv, rows)
 
 
 def _check_writable(path: Path) -> None:
@@ -96,7 +96,7 @@ _PROBABILITY = "p_"  # of a class, whose name follows
 _BATCH_FIELDS = {"index", "item_id"}
 
 
-def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
+def _write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
     """Writes the rows as CSV (RFC 4180, UTF-8 with a byte order mark); missing values are empty.
 
     On a terminal, the names of files are escaped like all other text.
@@ -114,7 +114,7 @@ def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
         write_csv_rows(file, names, lines)
 
 
-def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
+def _write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
     """A line holds the file, its lesion, and the answer of `/triage` or a problem."""
     with open_output(path, private=True) as file:
         file.writelines(

@@ -53,10 +53,10 @@ class ModelSettings:
     trajectories: int
 
 
-MAX_SIDE_PX = 320  # of a thumbnail, as the limits below
+_MAX_SIDE_PX = 320  # of a thumbnail, as the limits below
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
 _QUALITIES = (82, 70, 55, 40, 25, 10)
-_DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
+_DECODED_SIDE_PX = 2 * _MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
             counts=counts_by_status(ranked_rows),
             lesions=len(first_of_lesions(ranked_rows)),
             name_ranks={name: rank for rank, name in enumerate(by_name)},
-            settings_counts=counts_by_settings(ranked_rows),
+            settings_counts=_counts_by_settings(ranked_rows),
             policy=policy,
             performance=performance(policy),
             notices=_notices_of(ranked_rows, policy),
@@ -119,7 +119,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f}{NO_BREAK}%"
 
 
-def describe_settings(settings: ModelSettings | Prediction) -> str:
+def _describe_settings(settings: ModelSettings | Prediction) -> str:
     """Such as "stoch, 4 samples, 8 views, 8 passes"."""
     views = (_counted(settings.views, "view"),) if settings.views > 1 else ()
     if settings.samples == AUTO:
@@ -152,7 +152,7 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         STATUS_TITLES=STATUS_TITLES,
-        describe_settings=describe_settings,
+        describe_settings=_describe_settings,
         counted=_counted,
         texts=results,
         class_bars=class_bars,
@@ -183,7 +183,7 @@ def _sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float
     }
 
 
-def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
+def _counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
     """The number of predictions per model and options, the most frequent first."""
     predictions = (row.result.prediction for row in rows if row.result is not None)
     counts = Counter(
@@ -303,7 +303,7 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
     try:
         with catch_warnings(action="ignore"):
             small = rgb_image(path.read_bytes(), _DECODED_SIDE_PX)
-            small.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.LANCZOS)
+            small.thumbnail((_MAX_SIDE_PX, _MAX_SIDE_PX), Image.Resampling.LANCZOS)
     except (ImageError, OSError):
         return None
     return Thumbnail(small.width, small.height, _jpeg(small))

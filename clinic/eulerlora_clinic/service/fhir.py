@@ -28,7 +28,7 @@ _EXTENSION = f"{GUIDE}/StructureDefinition/aitransparency"
 _NATS = "nat"
 _SOFTWARE = "EulerLoRA"
 FHIR_JSON = "application/fhir+json"
-FHIR_VERSIONS = ("4.0", "4.0.1")
+_FHIR_VERSIONS = ("4.0", "4.0.1")
 
 
 def _concept(kind: str, code: str, display: str, text: str | None = None) -> _Element:
@@ -211,7 +211,7 @@ def _components(result: TriageResult) -> Iterator[_Element]:
         yield {"code": _concept("flag", name, display), **answer}
 
 
-def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -> _Element:
+def _triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -> _Element:
     """The answer for one image as a FHIR R4 Bundle.
 
     `card`: the model card, in Markdown; empty if there is none. `at`: the time of the answer, now
@@ -252,7 +252,7 @@ def _described(resource: str, description: str, properties: _Element, *required:
 
 _TEXT: _Element = {"type": "string"}
 _RESOURCES = ("Device", "Observation", "Provenance", "DocumentReference")
-SCHEMA = _described(
+_SCHEMA = _described(
     "Bundle",
     "A FHIR R4 Bundle (https://hl7.org/fhir/R4/bundle.html) with the answer for one image.",
     {
@@ -281,4 +281,4 @@ SCHEMA = _described(
     "timestamp",
     "entry",
 )
-FHIR = TriageFormat(triage_bundle, "FhirBundle", SCHEMA, {"fhirversion": FHIR_VERSIONS})
+FHIR = TriageFormat(_triage_bundle, "FhirBundle", _SCHEMA, {"fhirversion": _FHIR_VERSIONS})

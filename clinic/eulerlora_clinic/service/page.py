@@ -91,7 +91,7 @@ def page_files(
         reads_dicom=reads_dicom,
         policy=policy,
         file_kinds={"length": SNIFFED_BYTES, "kinds": _kinds(reads_dicom), "kept": _KEPT},
-        measured=measured_rows(policy),
+        measured=_measured_rows(policy),
         performance=texts.performance(policy),
         texts=texts,
     )
@@ -103,7 +103,7 @@ def _kinds(reads_dicom: bool) -> list[dict[str, object]]:
     return [{**asdict(kind), "is_read": reads_dicom and kind is DICOM} for kind in KINDS]
 
 
-def measured_rows(policy: Policy) -> list[MeasuredRow]:
+def _measured_rows(policy: Policy) -> list[MeasuredRow]:
     """The measurements of the policy, in their order; none if there are none."""
     measured = () if policy.evidence is None else policy.evidence.measured
     return [

@@ -14,9 +14,9 @@ from eulerlora_contract.answers import ModelShift, Prediction, PredictionWarning
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.sampling import AUTO, Auto
 
-FEATURE_DISTANCE = "feature_distance"
+_FEATURE_DISTANCE = "feature_distance"
 _FEATURE_QUARTILE = "feature_distance_quartile"
-MSP = "msp"
+_MSP = "msp"
 _LABEL = "label"
 _QUARTER = 0.25
 
@@ -25,7 +25,7 @@ _Rates = Mapping[str, tuple[EventRate, ...]]
 
 
 @dataclass(frozen=True)
-class ExpectedRates:
+class _ExpectedRates:
     """What is expected of predictions with a mode and a number of samples."""
 
     threshold: Threshold
@@ -36,9 +36,9 @@ class ExpectedRates:
         """The rates of all signals that the threshold describes."""
         tolerance = threshold.tolerance  # the images of a lesion are not independent
         units = threshold.images if tolerance is None else tolerance.units
-        shares: dict[str, tuple[float, ...]] = {MSP: (1 - threshold.kept,)}
+        shares: dict[str, tuple[float, ...]] = {_MSP: (1 - threshold.kept,)}
         if threshold.feature_distance is not None:
-            shares[FEATURE_DISTANCE] = (1 - threshold.feature_distance.kept,)
+            shares[_FEATURE_DISTANCE] = (1 - threshold.feature_distance.kept,)
             shares[_FEATURE_QUARTILE] = (_QUARTER,)
         if threshold.label_shares is not None:
             shares[_LABEL] = threshold.label_shares
@@ -54,9 +54,9 @@ class ExpectedRates:
         `msp`, `distance` and `label`: its scores, and the index of its predicted class.
         """
         calibrated = self.threshold.feature_distance
-        flags = {MSP: msp < self.threshold.msp}
+        flags = {_MSP: msp < self.threshold.msp}
         if calibrated is not None and distance is not None:
-            flags[FEATURE_DISTANCE] = distance > calibrated.threshold
+            flags[_FEATURE_DISTANCE] = distance > calibrated.threshold
             flags[_FEATURE_QUARTILE] = distance > calibrated.upper_quartile
         events: dict[str, int | None] = {name: 0 if flag else None for name, flag in flags.items()}
         if _LABEL in self.rates:
@@ -75,7 +75,7 @@ class _RevisionMonitor:
 
     revision: str
     classes: tuple[str, ...]
-    references: Mapping[tuple[str, int | Auto], ExpectedRates]
+    references: Mapping[tuple[str, int | Auto], _ExpectedRates]
     data: str
     tests: ShiftMonitor
 
@@ -85,8 +85,8 @@ class _RevisionMonitor:
         thresholds = model.config.thresholds
         if not thresholds:
             return None
-        references: dict[tuple[str, int | Auto], ExpectedRates] = {
-            (entry.options.mode, entry.options.samples): ExpectedRates.of(entry)
+        references: dict[tuple[str, int | Auto], _ExpectedRates] = {
+            (entry.options.mode, entry.options.samples): _ExpectedRates.of(entry)
             for entry in thresholds
         }
         signals = {

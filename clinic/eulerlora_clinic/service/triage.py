@@ -157,7 +157,7 @@ def triage_routes(
         The header Accept chooses the format, by default JSON.
         """
         query = parsed_query(request, query_type)
-        media_type = chosen_media_type(request.headers.get("Accept"), offered)
+        media_type = _chosen_media_type(request.headers.get("Accept"), offered)
         asked = _prediction_query(query, policy)
         card = models.named(asked.model).card
         result = await pipeline.predict(request, asked, Triage(policy))
@@ -189,7 +189,7 @@ def triage_routes(
     return router
 
 
-def chosen_media_type(
+def _chosen_media_type(
     accept: str | None, offered: Mapping[str, Mapping[str, Collection[str]]]
 ) -> str:
     """The media type that an Accept header prefers (RFC 9110, 12.5.1).

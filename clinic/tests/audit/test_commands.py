@@ -1,7 +1,7 @@
 """`eulerlora audit verify` and `due`: their outputs for valid and for modified logs."""
 
 import asyncio
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,6 @@ import pytest
 from clinic.tests.audit_entries import SECRET, audit_entry, verified
 from eulerlora_clinic.audit import commands
 from eulerlora_clinic.audit import file as audit_file
-from eulerlora_clinic.audit.commands import later_by
 from eulerlora_clinic.audit.file import AuditFile, ChainEnd, Record
 from eulerlora_clinic.audit.log import AuditLog, chain_key
 from tests.program import refusal, run
@@ -139,11 +138,18 @@ class Clock(datetime):
         return cls(2100, 1, 1, tzinfo=tz)
 
 
-def test_months_end_on_the_last_day_of_a_shorter_month() -> None:
-    start = datetime(2027, 8, 31, tzinfo=UTC)
-    assert [later_by(start, months).date().isoformat() for months in (1, 5, 6, 12)] == [
-        "2027-09-30", "2028-01-31", "2028-02-29", "2028-08-31",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("months", "due"),
+    [(1, "2127-09-30"), (5, "2128-01-31"), (6, "2128-02-29"), (12, "2128-08-31")],
+)
+def test_months_end_on_the_last_day_of_a_shorter_month(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, months: int, due: str
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    monkeypatch.setattr(audit_file, "_now", lambda: "2127-08-31T10:00:00+00:00")
+    AuditFile(path, chain_key(SECRET), ChainEnd()).close()
+    done = run("audit", "due", path, "--months", str(months))
+    assert done.out.endswith(f"due {due}\n")
 
 
 def test_a_secret_file_replaces_the_environment(path: Path, secret: Path) -> None:

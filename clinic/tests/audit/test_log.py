@@ -15,7 +15,6 @@ import pytest
 
 from clinic.tests.audit_entries import SECRET, audit_entry, verified
 from eulerlora_clinic.audit import file as audit_file
-from eulerlora_clinic.audit import log as audit_log
 from eulerlora_clinic.audit.file import AuditFile
 from eulerlora_clinic.audit.log import AuditLog, image_hash
 from eulerlora_clinic.policy import policy
@@ -200,7 +199,6 @@ def test_a_failed_write_refuses_the_request_and_the_next_one_is_tried_again(
 def test_without_requests_a_log_that_cannot_be_written_is_noticed_and_recovers(
     path: Path, monkeypatch, obstacle: Callable[[Path], Any], is_asked: bool
 ) -> None:
-    monkeypatch.setattr(audit_log, "TRIAL_INTERVAL_S", 0.01)
     tried = threading.Semaphore(0)
     check = AuditFile.check_writable
 
@@ -211,7 +209,7 @@ def test_without_requests_a_log_that_cannot_be_written_is_noticed_and_recovers(
             tried.release()
 
     monkeypatch.setattr(AuditFile, "check_writable", counted)
-    with open_log(path) as log:
+    with AuditLog(path, SECRET, trial_interval_s=0.01) as log:
         record(log, "before")
         with obstacle(path):
             if is_asked:
@@ -232,7 +230,7 @@ def test_without_requests_a_log_that_cannot_be_written_is_noticed_and_recovers(
 
 def test_a_defect_of_one_record_does_not_count_as_a_failure_of_the_log(log, path, caplog) -> None:
     with pytest.raises(AuditUnavailable):
-        record(log, "x" * audit_file.MAX_LINE_BYTES)
+        record(log, "x" * (1 << 20))
     assert log.is_writable
     assert "cannot write a record" in caplog.text
     record(log, "after")

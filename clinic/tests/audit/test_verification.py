@@ -1,22 +1,19 @@
 """Every modification of an audit file is detected, except a removed end."""
 
 import hashlib
-from collections.abc import Callable
+import hmac
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from eulerlora_clinic.audit.file import (
     FIRST_PREVIOUS,
-    FORMAT,
     AuditFile,
     ChainEnd,
     ChainError,
     audit_files,
     canonical,
-    encode_line,
-    end_after,
-    key_id,
     records,
 )
 
@@ -80,14 +77,26 @@ def test_removed_swapped_repeated_and_truncated_lines_are_detected(
     assert first_invalid_line(path) == line
 
 
+def chained(record: dict[str, object], end: ChainEnd, key: bytes) -> tuple[bytes, ChainEnd]:
+    """The line of a record at the end of a chain, as the documents describe it, and the new end."""
+    record = record | {"sequence": end.lines, "previous": end.mac}
+    mac = hmac.digest(key, canonical(record), "sha256").hex()
+    return canonical(record | {"mac": mac}) + b"\n", ChainEnd(end.lines + 1, mac)
+
+
+def end_of(paths: Sequence[Path]) -> ChainEnd:
+    *_, last = records(paths, KEY)
+    return ChainEnd(last["sequence"] + 1, last["mac"])
+
+
 def rechained(path: Path, key: bytes, after: int = 0) -> bytes:
     """Returns the lines of a log, those after the first `after` ones with another label and key."""
     lines = path.read_bytes().splitlines(keepends=True)
     originals = list(records([path], KEY))
-    end = end_after(originals[after - 1]) if after else ChainEnd()
+    end = ChainEnd(after, originals[after - 1]["mac"]) if after else ChainEnd()
     for at, original in enumerate(originals[after:], after):
         record = {name: value for name, value in original.items() if name != "mac"}
-        lines[at], end = encode_line(record | {"label": "x"}, end, key)
+        lines[at], end = chained(record | {"label": "x"}, end, key)
     return b"".join(lines)
 
 
@@ -116,10 +125,13 @@ def with_line_of_another_log(path: Path) -> bytes:
         (lambda path: rechained(path, b"guess"), 1),
         (lambda path: rechained(path, b"guess", after=2), 3),
         (lambda path: rechained(path, b"", after=4), 5),
-        (lambda path: rechained(path, key_id(KEY).encode(), after=4), 5),
+        (
+            lambda path: rechained(path, next(records([path], KEY))["secret_id"].encode(), after=4),
+            5,
+        ),
         (with_plain_hashes, 1),
         (with_line_of_another_log, 5),
-        (lambda path: path.read_bytes().replace(b'"format":%d' % FORMAT, b'"format":1'), 1),
+        (lambda path: path.read_bytes().replace(b'"format":4', b'"format":1'), 1),
     ],
 )
 def test_without_the_key_no_line_can_be_forged_and_none_chained_again(
@@ -135,7 +147,7 @@ def series(tmp_path: Path) -> list[Path]:
     end, paths = ChainEnd(), []
     for name in ("audit.jsonl.2", "audit.jsonl.1", "audit.jsonl"):
         paths.append(write_log(tmp_path / name, "ab", end))
-        end = end_after(list(records(paths, KEY))[-1])
+        end = end_of(paths)
     return paths
 
 
@@ -186,12 +198,12 @@ def test_archived_files_are_named_by_the_line_that_the_others_follow(series: lis
 
 def encoded_lines(*records: tuple[dict[str, object], ChainEnd]) -> bytes:
     """Returns lines that the service would never write, with valid `mac`s."""
-    return b"".join(encode_line({"time": ""} | record, end, KEY)[0] for record, end in records)
+    return b"".join(chained({"time": ""} | record, end, KEY)[0] for record, end in records)
 
 
-HEADER = {"kind": "header", "format": FORMAT}
+HEADER = {"kind": "header", "format": 4}
 DECISION = {"kind": "decision"}
-AFTER_HEADER = encode_line({"time": ""} | HEADER, ChainEnd(), KEY)[1]
+AFTER_HEADER = chained({"time": ""} | HEADER, ChainEnd(), KEY)[1]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from eulerlora_clinic.commands.policy import (
     check_command,
     monitor_command,
     policy_command,
-    promise_of,
     show_command,
 )
 from eulerlora_clinic.policy.policy import (
@@ -164,13 +163,19 @@ def test_enough_lesions_establish_the_promise(tmp_path: Path) -> None:
     assert "verdict: no alarm: at most 0.05 is established" in done.stdout
 
 
-def test_the_evidence_of_the_policy_is_the_default() -> None:
+def test_the_evidence_of_the_policy_is_the_default(tmp_path: Path) -> None:
     policy = default_policy()
     assert policy.evidence is not None
-    promise = promise_of(policy, (), None, 0.9)
-    assert (promise.classes, promise.confidence) == (("mel",), 0.9)
-    assert promise.tolerated == pytest.approx(1 - policy.evidence.fit.routine.wanted)
-    assert promise_of(policy, ("bcc",), 0.8, 0.9).classes == ("bcc",)
+    path, outcomes = tmp_path / "o.csv", ["urgent"] * 50
+    tolerated = 1 - policy.evidence.fit.routine.wanted
+    neither = "is neither shown nor excluded"
+    done = monitored(path, outcomes)
+    assert "confirmed as mel" in done.stdout
+    assert f"verdict: no alarm: more than {tolerated:.3g} {neither}" in done.stdout
+    done = monitored(path, outcomes, "--wanted", "0.8", "--confidence", "0.9")
+    assert "verdict: no alarm: at most 0.2 is established" in done.stdout
+    done = monitored(path, outcomes, "--target", "bcc")
+    assert "expected a lesion confirmed as bcc, got mel" in str(done.exception)
 
 
 def test_a_policy_without_evidence_needs_a_wanted_share(tmp_path: Path, bare_policy: Path) -> None:

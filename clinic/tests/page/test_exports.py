@@ -10,7 +10,8 @@ import pytest
 
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import EVEN, IRREGULAR, broken, lesion
-from eulerlora_clinic.report.exports import write_csv
+from eulerlora_clinic.policy.policy import default_policy
+from eulerlora_clinic.report.exports import Outputs
 from eulerlora_clinic.report.ranking import RowProblem, TriageRow
 from eulerlora_contract.answers import TriageResult
 
@@ -82,7 +83,7 @@ def test_the_csv_is_that_of_the_command_line(go, tmp_path) -> None:
     rows = [TriageRow(Path(name), result) for name, result in zip(names, results, strict=False)]
     rows.append(TriageRow(Path("d.jpg"), problem=problem))
     rows[2:] = [replace(row, lesion="left arm") for row in rows[2:]]
-    write_csv(tmp_path / "rows.csv", rows)
+    Outputs(tmp_path / "rows.csv", None, None).write(rows, default_policy())
     expected, written = read(tmp_path / "rows.csv"), read(file)
     assert [*written[0]] == ["file", "identifier", "note", *[*expected[0]][1:]]
     for row in expected:

@@ -7,7 +7,6 @@ import pytest
 
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import EVEN, fractal, lesion
-from eulerlora_clinic.monitoring import BLOCK
 from eulerlora_clinic.policy.results import REASONS, TITLES
 from eulerlora_contract.sampling import Options
 from tests.damaged_checkpoints import edited
@@ -22,7 +21,7 @@ FLAGS_ALL = {
     "images": 10_000,
     "data": "home",
 }
-SHIFTED = 4 * BLOCK
+SHIFTED = 4 * 8  # four blocks of the shift monitor
 SHOWN = {"too_small", "too_dark", "too_bright", "blurred", "unfamiliar"}
 DIFFER = "The images here differ from those that the thresholds of tiny were checked on (home)."
 

@@ -13,7 +13,7 @@ from clinic.tests.runs import decided, mel_policy
 from clinic.tests.triage_rows import UNFAMILIAR, failed
 from eulerlora_clinic.policy.results import NOT_FITTED
 from eulerlora_clinic.policy.results import decided as decided_again
-from eulerlora_clinic.report.exports import COLUMNS, Outputs, write_csv, write_json_lines
+from eulerlora_clinic.report.exports import COLUMNS, Outputs
 from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract.answers import Disposition, Prediction, Reason
 from eulerlora_contract.errors import OutputPathError
@@ -32,7 +32,7 @@ def with_prediction(row: TriageRow, prediction: Prediction) -> TriageRow:
 
 
 def written(folder: Path, rows: Sequence[TriageRow]) -> list[dict[str, str]]:
-    write_csv(folder / "rows.csv", rows)
+    Outputs(folder / "rows.csv", None, None).write(rows, mel_policy())
     with (folder / "rows.csv").open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
@@ -96,7 +96,7 @@ def test_every_export_has_the_lesion_and_its_disposition(tmp_path: Path) -> None
         replace(broken, lesion="L2"),
         replace(routine, lesion="L1"),
     ]
-    write_json_lines(tmp_path / "rows.jsonl", rows)
+    Outputs(None, tmp_path / "rows.jsonl", None).write(rows, mel_policy())
     lines = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
     for cells, line in zip(written(tmp_path, rows), lines, strict=True):
         assert (cells["lesion"], cells["lesion_disposition"] or None) == (
@@ -108,7 +108,7 @@ def test_every_export_has_the_lesion_and_its_disposition(tmp_path: Path) -> None
 
 def test_json_lines_have_the_complete_prediction(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    write_json_lines(path, ROWS)
+    Outputs(None, path, None).write(ROWS, mel_policy())
     urgent, broken, routine = map(json.loads, path.read_text().splitlines())
     assert [reason["code"] for reason in urgent["reasons"]] == ["target_classes", "high_entropy"]
     assert urgent["prediction"]["trajectory_probabilities"] == [[0.6, 0.4], [0.1, 0.9]]
@@ -149,7 +149,9 @@ def test_csv_has_no_figure_of_an_unfamiliar_image_and_json_lines_have_all(tmp_pa
         "mutual_information", "p_mel", "p_nv",
     }  # fmt: skip
     assert hidden["reasons"] == "too_dark; unfamiliar; target_classes"
-    write_json_lines(tmp_path / "rows.jsonl", [with_prediction(known, changed)])
+    Outputs(None, tmp_path / "rows.jsonl", None).write(
+        [with_prediction(known, changed)], mel_policy()
+    )
     record = json.loads((tmp_path / "rows.jsonl").read_text())
     assert record["prediction"]["probabilities"] == changed.probabilities
     assert [reason["code"] for reason in record["reasons"]] == list(reasons)

@@ -34,14 +34,12 @@ from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_clinic.policy.results import UNKNOWN, performance
 from eulerlora_clinic.report.html import (
     class_bars,
-    counts_by_settings,
-    describe_settings,
     entropy_split,
     percent,
     relative_distance,
     write_html_report,
 )
-from eulerlora_clinic.report.ranking import TriageRow, ranked
+from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract.answers import OodScore, Prediction, Reason, TriageResult
 from eulerlora_contract.printable import NO_BREAK, printable
 
@@ -350,7 +348,7 @@ def row(path: str) -> TriageRow:
     return triaged(Path(path), make_prediction(passes("nv", 7, 0.2, seed=0)), SHARP, POLICY)
 
 
-def test_predictions_are_counted_by_model_and_options() -> None:
+def test_predictions_are_counted_by_model_and_options(write: Write) -> None:
     fixed = make_prediction(passes("nv", 7, 0.2, 0, 2), mode="det", samples=1)
     auto = [
         make_prediction(passes("nv", 7, 0.2, 0, count), samples=count, rows=2 * count)
@@ -362,14 +360,13 @@ def test_predictions_are_counted_by_model_and_options() -> None:
         *(row(name) for name in "abc"),
         failed(Path("c"), "timed_out", "no answer"),
     ]
-    counts = counts_by_settings(ranked(rows))
-    assert [(settings.mode, settings.samples, count) for settings, count in counts.items()] == [
-        ("stoch", 4, 3),
-        ("stoch", "auto", 2),
-        ("det", 1, 1),
+    models = write(rows).split("<dt>Model</dt><dd>")[1:]
+    described = [model.partition("<br>")[0].partition(", ")[2] for model in models]
+    assert described == [
+        "stoch, 4 samples, 8 passes: 3 images",
+        "stoch, as many samples as each image needed: 2 images",
+        "det, 2 passes: 1 image",
     ]
-    descriptions = [describe_settings(settings) for settings in counts]
-    assert descriptions[1] == "stoch, as many samples as each image needed"
 
 
 def test_a_shift_of_the_images_is_named_once_at_the_top(write: Write, policy: Policy) -> None:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from eulerlora.images.files import read_image
-from eulerlora_clinic.report.html import MAX_BYTES, MAX_SIDE_PX, Thumbnail, thumbnail_of
+from eulerlora_clinic.report.html import MAX_BYTES, Thumbnail, thumbnail_of
 from tests.damaged_images import contradictory_images, png_chunk
 from tests.icc_profiles import PROPHOTO, rgb_profile
 
@@ -42,7 +42,7 @@ def opened(thumbnail: Thumbnail | None) -> Image.Image:
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
 def test_the_longer_side_is_reduced_and_the_aspect_ratio_stays(tmp_path: Path, suffix: str) -> None:
     two_colours(1000, 500).save(tmp_path / f"a.{suffix}")
-    assert opened(thumbnail_of(tmp_path / f"a.{suffix}")).size == (MAX_SIDE_PX, MAX_SIDE_PX // 2)
+    assert opened(thumbnail_of(tmp_path / f"a.{suffix}")).size == (320, 160)
 
 
 def test_the_exif_orientation_is_applied(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_metadata_is_removed(tmp_path: Path) -> None:
 def test_noise_is_compressed_to_the_limit(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (900, 900, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
-    assert opened(thumbnail_of(tmp_path / "a.png")).size == (MAX_SIDE_PX, MAX_SIDE_PX)
+    assert opened(thumbnail_of(tmp_path / "a.png")).size == (320, 320)
 
 
 def test_transparent_pixels_become_white(tmp_path: Path) -> None:

@@ -21,10 +21,9 @@ from clinic.tests.service.test_dicom import dicom_file
 from eulerlora.model import EulerLoRA
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_clinic.policy.results import WARNING
-from eulerlora_clinic.service.fhir import FHIR_JSON, FHIR_VERSIONS, SCHEMA, triage_bundle
-from eulerlora_clinic.service.triage import chosen_media_type
+from eulerlora_clinic.service.fhir import FHIR as FORMAT
+from eulerlora_clinic.service.fhir import FHIR_JSON
 from eulerlora_contract.answers import Reason, TriageResult
-from eulerlora_contract.problems import NotAcceptable
 from service.http.responses import JSON
 from service.inference.engine import ServedModel
 from tests.markdown import code_blocks
@@ -37,7 +36,6 @@ FHIR = {**PNG, "Accept": "application/fhir+json", "X-Request-ID": "the-id"}
 AI_ASSERTED = ("http://terminology.hl7.org/CodeSystem/v3-ObservationValue", "AIAST")
 CARD = "# Tiny\n\nA model for tests, \N{MICRO SIGN}.\n"
 GUIDE = "http://hl7.org/fhir/uv/aitransparency"
-OFFERED = {JSON: {}, FHIR_JSON: {"fhirversion": FHIR_VERSIONS}}
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -82,7 +80,7 @@ def test_the_answer_is_a_valid_bundle_with_the_numbers_of_the_json_answer(
         "application/fhir+json",
     )
     assert response.headers["Cache-Control"] == "no-store"
-    Draft202012Validator(SCHEMA).validate(response.json())
+    Draft202012Validator(FORMAT.schema).validate(response.json())
     bundle = bundles.Bundle.model_validate_json(response.content)
     assert bundle.type == "collection"
     assert bundle.identifier.value == "the-id"
@@ -104,7 +102,7 @@ def test_the_answer_is_a_valid_bundle_with_the_numbers_of_the_json_answer(
 def bundle_of(answer: dict[str, Any], card: str = CARD, **changes: object) -> Any:
     """The bundle of an answer, with changed fields of its prediction."""
     result = TriageResult.model_validate({**answer, "prediction": answer["prediction"] | changes})
-    return bundles.Bundle.model_validate(triage_bundle(result, card, AT))
+    return bundles.Bundle.model_validate(FORMAT.render(result, card, AT))
 
 
 def test_the_observation_is_preliminary_and_labelled_as_asserted_by_ai(answer) -> None:
@@ -190,7 +188,7 @@ def test_the_notes_of_an_unfamiliar_image_have_no_reason_that_rests_on_a_figure(
 
 def test_an_item_of_a_batch_has_its_own_identifier(answer) -> None:
     result = TriageResult.model_validate({**answer, "item_id": "a:1", "index": 1})
-    bundle = triage_bundle(result, CARD, AT)
+    bundle = FORMAT.render(result, CARD, AT)
     assert bundle["identifier"]["value"] == "a:1"
     json.dumps(bundle)
 
@@ -200,6 +198,16 @@ def test_other_types_are_refused_before_the_body_is_read(triage, png) -> None:
     assert (response.status_code, response.json()["code"]) == (406, "not_acceptable")
     broken = triage.post("/triage", content=png[:100], headers=FHIR)
     assert broken.headers["Content-Type"] == "application/problem+json"
+
+
+def accepting(client: TestClient, image: bytes, accept: str | None) -> Any:
+    """The response to a request with this header Accept, or without one."""
+    request = client.build_request("POST", "/triage?seed=1", content=image, headers=PNG)
+    if accept is None:
+        del request.headers["Accept"]
+    else:
+        request.headers["Accept"] = accept
+    return client.send(request)
 
 
 @pytest.mark.parametrize(
@@ -222,8 +230,9 @@ def test_other_types_are_refused_before_the_body_is_read(triage, png) -> None:
         ("application/fhir+json;q=x, */*", JSON),
     ],
 )
-def test_the_preferred_type_is_chosen(accept, chosen) -> None:
-    assert chosen_media_type(accept, OFFERED) == chosen
+def test_the_preferred_type_is_chosen(triage, png, accept, chosen) -> None:
+    response = accepting(triage, png, accept)
+    assert (response.status_code, response.headers["Content-Type"]) == (200, chosen)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +245,9 @@ def test_the_preferred_type_is_chosen(accept, chosen) -> None:
         ";,;",
     ],
 )
-def test_a_header_without_a_type_of_the_service_is_refused(accept) -> None:
-    with pytest.raises(NotAcceptable):
-        chosen_media_type(accept, OFFERED)
+def test_a_header_without_a_type_of_the_service_is_refused(triage, png, accept) -> None:
+    response = accepting(triage, png, accept)
+    assert (response.status_code, response.json()["code"]) == (406, "not_acceptable")
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "reports.md"

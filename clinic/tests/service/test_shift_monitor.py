@@ -9,7 +9,7 @@ import torch
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_clinic.monitoring import EventRate
-from eulerlora_clinic.service.shift_monitor import ExpectedRates, ShiftMonitors
+from eulerlora_clinic.service.shift_monitor import ShiftMonitors
 from eulerlora_contract.answers import OodScore, OodScores, Prediction
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold, Tolerance
 from tests.conftest import DET, STOCH
@@ -54,16 +54,27 @@ def prediction(label: str = "nv", distance: float | None = 1.0, **changes: Any) 
     return Prediction.model_validate(values | changes)
 
 
-def test_the_expected_rates_are_those_of_the_calibration() -> None:
-    rates = ExpectedRates.of(FULL).rates
-    assert rates["msp"] == (EventRate.calibrated(1 - 0.95, 1000),)
-    assert rates["feature_distance"] == (EventRate.calibrated(1 - 0.94, 1000),)
-    assert rates["feature_distance_quartile"] == (EventRate.calibrated(0.25, 1000),)
-    assert rates["label"] == tuple(EventRate.calibrated(share, 1000) for share in (0.1, 0.2, 0.7))
-    assert set(ExpectedRates.of(FIXED).rates) == {"msp"}
-    tolerance = Tolerance(share=0.95, confidence=0.95, units=200, unit="lesion")
-    of_lesions = ExpectedRates.of(FULL.model_copy(update={"tolerance": tolerance})).rates
-    assert of_lesions["label"][0] == EventRate.calibrated(0.1, 200)
+@pytest.mark.parametrize(("label", "share"), zip(CLASSES, (0.1, 0.2, 0.7), strict=True))
+@pytest.mark.parametrize("units", [None, 200])
+def test_the_expected_rates_are_those_of_the_calibration(
+    make_model, label: str, share: float, units: int | None
+) -> None:
+    tolerance = units and Tolerance(share=0.95, confidence=0.95, units=units, unit="lesion")
+    model = make_model(FULL.model_copy(update={"tolerance": tolerance}))
+    monitors = ShiftMonitors(lambda: {"tiny": model})
+    for _ in range(8):  # a block, so that this label has the most evidence
+        monitors.record(prediction(label))
+    shares = {
+        "msp": 1 - 0.95,
+        "feature_distance": 1 - 0.94,
+        "feature_distance_quartile": 0.25,
+        "label": share,
+    }
+    expected = {name: EventRate.calibrated(one, units or 1000) for name, one in shares.items()}
+    signals = {signal.name: signal for signal in monitors.states()["tiny"].signals}
+    assert {name: (one.expected, one.tolerated) for name, one in signals.items()} == {
+        name: (rate.expected, rate.tolerated) for name, rate in expected.items()
+    }
 
 
 def test_a_model_without_thresholds_has_no_state_and_no_warning(make_model) -> None:

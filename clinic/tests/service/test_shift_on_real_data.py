@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from eulerlora.model import EulerLoRA
-from eulerlora_clinic.monitoring import ShiftMonitor
-from eulerlora_clinic.service.shift_monitor import FEATURE_DISTANCE, MSP, ExpectedRates
+from eulerlora_clinic.service.shift_monitor import ShiftMonitors
+from eulerlora_contract.answers import OodScore, OodScores, Prediction
 from training.data.datasets import checkpoint_dataset, read_ood_set
 from training.data.images import LabelledImage
 from training.data.registry import OodSettings
@@ -21,19 +21,10 @@ TEST_PICTURES, SHIFTED_PICTURES, CAST_PICTURES = 600, 120, 480
 ORDERS = 20
 BATCH = 50
 
-Events = dict[str, int | None]
-
 
 @pytest.fixture(scope="module")
 def embedded() -> EulerLoRA:
     return EulerLoRA.default()
-
-
-@pytest.fixture(scope="module")
-def expected(embedded: EulerLoRA) -> ExpectedRates:
-    threshold = embedded.config.threshold(embedded.options())
-    assert threshold is not None
-    return ExpectedRates.of(threshold)
 
 
 @pytest.fixture(scope="module")
@@ -51,50 +42,66 @@ def pixels(images: Sequence[LabelledImage], count: int) -> Iterator[Tensor]:
 
 
 @pytest.fixture(scope="module")
-def events_of(
-    embedded: EulerLoRA, expected: ExpectedRates
-) -> Callable[[Iterable[Tensor]], list[Events]]:
-    """The events of each picture in mode det; pictures of a batch must have equal size."""
+def answers(embedded: EulerLoRA) -> Callable[[Iterable[Tensor]], list[Prediction]]:
+    """The answer for each picture in mode det; pictures of a batch must have equal size."""
 
-    def events(batch: Tensor) -> Iterator[Events]:
+    def of_batch(batch: Tensor) -> Iterator[Prediction]:
         prediction = embedded.predict(batch, "det")
         assert prediction.ood_scores is not None
         for index, label in enumerate(prediction.labels):
             msp, distance = (
-                float(prediction.ood_scores[name].value[index]) for name in (MSP, FEATURE_DISTANCE)
+                float(prediction.ood_scores[name].value[index])
+                for name in ("msp", "feature_distance")
             )
-            yield expected.events(msp, distance, embedded.classes.index(label))
+            scores = [
+                OodScore(value=value, threshold=0, flagged=False) for value in (msp, distance)
+            ]
+            yield Prediction.model_validate(
+                {
+                    "request_id": "r", "model": embedded.config.name, "mode": "det", "samples": 1,
+                    "revision": embedded.revision, "trajectories": len(embedded.classes),
+                    "seed": 0, "label": label, "probabilities": {label: 1.0}, "entropy": 0,
+                    "expected_entropy": 0, "mutual_information": 0, "msp": msp, "ood": False,
+                    "ood_threshold": 0, "warnings": (),
+                    "ood_scores": OodScores(
+                        msp=scores[0], energy=scores[0], feature_distance=scores[1]
+                    ),
+                }
+            )  # fmt: skip
 
-    return lambda batches: [event for batch in batches for event in events(batch)]
+    return lambda batches: [answer for batch in batches for answer in of_batch(batch)]
 
 
-def alarms(pictures: Sequence[Events], expected: ExpectedRates) -> list[bool]:
+def alarms(pictures: Sequence[Prediction], embedded: EulerLoRA) -> list[bool]:
     """Returns for random orders of the pictures whether there is an alarm."""
+    name = embedded.config.name
 
     def alarm(seed: int) -> bool:
-        monitor = ShiftMonitor(expected.rates)
-        for events in random.Random(seed).sample(pictures, len(pictures)):
-            monitor.record(events, expected.rates)
-        return monitor.alarm
+        monitors = ShiftMonitors(lambda: {name: embedded})
+        for answer in random.Random(seed).sample(pictures, len(pictures)):
+            monitors.record(answer)
+        state = monitors.states()[name]
+        assert state.pictures == len(pictures)
+        return state.alarm
 
     return [alarm(seed) for seed in range(ORDERS)]
 
 
-def test_the_test_lesions_give_no_alarm(expected, test_lesions, events_of) -> None:
-    pictures = events_of(torch.stack(test_lesions).split(BATCH))
+def test_the_test_lesions_give_no_alarm(embedded, test_lesions, answers) -> None:
+    pictures = answers(torch.stack(test_lesions).split(BATCH))
     assert len(pictures) == TEST_PICTURES
-    assert not any(alarms(pictures, expected))
+    assert not any(alarms(pictures, embedded))
 
 
 @pytest.mark.parametrize("archive", ["ph2.tar", "pad-ufes-20.tar"])
-def test_pictures_of_another_camera_give_an_alarm(expected, events_of, real_data, archive) -> None:
+def test_pictures_of_another_camera_give_an_alarm(embedded, answers, real_data, archive) -> None:
     images = read_ood_set(OodSettings(kind="images", path=archive), real_data).images
-    pictures = events_of(picture[None] for picture in pixels(images, SHIFTED_PICTURES))
-    assert all(alarms(pictures, expected))
+    pictures = answers(picture[None] for picture in pixels(images, SHIFTED_PICTURES))
+    assert all(alarms(pictures, embedded))
 
 
 @pytest.mark.parametrize("gains", [(1.0, 0.8, 0.6), (0.6, 0.8, 1.0)], ids=["warm", "cold"])
-def test_a_colour_cast_gives_an_alarm(expected, events_of, test_lesions, gains) -> None:
+def test_a_colour_cast_gives_an_alarm(embedded, answers, test_lesions, gains) -> None:
     cast = torch.tensor(gains)[:, None, None]
     shifted = torch.stack(test_lesions[:CAST_PICTURES]) * cast
-    assert all(alarms(events_of(shifted.split(BATCH)), expected))
+    assert all(alarms(answers(shifted.split(BATCH)), embedded))

@@ -8,15 +8,16 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import beta, binom
 
-from eulerlora_clinic.monitoring import (
-    STAKES,
+from eulerlora_clinic.sequential_tests import (
     ChangeTest,
     calibration_upper_bound,
     log_capital,
-    log_mean_exp,
     sequential_lower_bound,
     sequential_upper_bound,
 )
+
+STAKES = [math.sin(math.pi * (2 * index + 1) / 64) ** 2 for index in range(16)]
+"""Quantiles of Beta(1/2, 1/2)."""
 
 
 def naive_capital(events: str, probability: Fraction) -> Fraction:
@@ -48,10 +49,15 @@ def test_the_expected_capital_is_one_at_the_tolerated_probability(probability: f
         assert expectation == pytest.approx(1)
 
 
-def test_the_log_of_a_mean_is_that_of_scipy_and_does_not_overflow() -> None:
-    values = [-2000.0, 3.0, 2000.0, -math.inf]
-    assert log_mean_exp(values) == pytest.approx(logsumexp(values) - math.log(4))
-    assert log_mean_exp([-math.inf, -math.inf]) == -math.inf
+def test_the_log_of_the_capital_does_not_overflow() -> None:
+    logs = [
+        50_000 * math.log1p(stake * 4) + 50_000 * math.log1p(-stake) for stake in STAKES
+    ]  # at the probability 0.2
+    assert log_capital(50_000, 100_000, 0.2) == pytest.approx(logsumexp(logs) - math.log(16))
+
+
+def test_the_statistic_before_the_first_trial_is_that_of_nothing() -> None:
+    assert ChangeTest().log_statistic(0) == -math.inf
 
 
 def test_the_bounds_are_the_probabilities_at_which_the_capital_reaches_the_limit() -> None:
