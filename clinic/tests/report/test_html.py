@@ -360,7 +360,8 @@ def test_predictions_are_counted_by_model_and_options(write: Write) -> None:
         *(row(name) for name in "abc"),
         failed(Path("c"), "timed_out", "no answer"),
     ]
-    models = write(rows).split("<dt>Model</dt><dd>")[1:]
+    facts = write(rows).partition("Model and policy</h2>")[2].partition("</dl>")[0]
+    models = facts.split("<dt>Model</dt><dd>")[1:]
     described = [model.partition("<br>")[0].partition(", ")[2] for model in models]
     assert described == [
         "stoch, 4 samples, 8 passes: 3 images",

@@ -54,7 +54,7 @@ def prediction(label: str = "nv", distance: float | None = 1.0, **changes: Any) 
     return Prediction.model_validate(values | changes)
 
 
-@pytest.mark.parametrize(("label", "share"), zip(CLASSES, (0.1, 0.2, 0.7), strict=True))
+@pytest.mark.parametrize(("label", "share"), [("bkl", 0.1), ("mel", 0.2), ("nv", 0.7)])
 @pytest.mark.parametrize("units", [None, 200])
 def test_the_expected_rates_are_those_of_the_calibration(
     make_model, label: str, share: float, units: int | None
