@@ -84,26 +84,25 @@ class Predictions(Uncertainty):
         """
         trajectories.check_finite()
         samples = trajectories.samples
-        groups = [(samples == count).nonzero()[:, 0] for count in samples.unique()]
-        parts = [trajectories.images(rows).first(samples[rows]) for rows in groups]
-        values = [_values(part) for part in parts or [trajectories]]
-        order = torch.cat(groups or [samples]).argsort()
-
-        def of_all(name: str) -> Tensor:
-            return torch.cat([of_part[name] for of_part in values])[order]
-
-        distances = None if distance is None else distance(of_all("features"))
+        if (samples == trajectories.views.shape[2]).all():
+            values = _values(trajectories)
+        else:  # the same for the images of each number of samples, then in the order of all images
+            groups = [(samples == count).nonzero()[:, 0] for count in samples.unique()]
+            parts = [_values(trajectories.images(one).first(samples[one])) for one in groups]
+            order = torch.cat(groups).argsort()
+            values = {name: torch.cat([part[name] for part in parts])[order] for name in parts[0]}
+        distances = None if distance is None else distance(values["features"])
         uncertainty: dict[str, Any] = {
-            field.name: of_all(field.name) for field in fields(Uncertainty)
+            field.name: values[field.name] for field in fields(Uncertainty)
         }
         return cls(
             **uncertainty,
             log_probabilities=trajectories.flat_log_probabilities,
             trajectory_views=trajectories.views.flatten(1),
             samples=samples,
-            variance=Variance(**{field.name: of_all(field.name) for field in fields(Variance)}),
-            agreement=of_all("agreement"),
-            ood_scores=ood_scores(of_all("msp"), of_all("log_partition"), distances, thresholds),
+            variance=Variance(**{field.name: values[field.name] for field in fields(Variance)}),
+            agreement=values["agreement"],
+            ood_scores=ood_scores(values["msp"], values["log_partition"], distances, thresholds),
         )
 
     @property

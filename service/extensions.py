@@ -22,6 +22,7 @@ from starlette.datastructures import State
 
 from eulerlora.answer import Predictions
 from eulerlora.sampling.adaptive import StoppingRule
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.answers import (
     ImageQuality,
     Prediction,
@@ -34,7 +35,6 @@ from eulerlora_contract.sampling import Options
 from service.http.requests import Upload
 from service.http.responses import ProblemBody
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
-from service.inference.queue import InferenceResult
 from service.settings import ServiceSettings
 from service.telemetry.records import ShadowResult
 
@@ -118,7 +118,7 @@ class AnsweredImage:
     item: InferenceItem
     warnings: tuple[PredictionWarning, ...]
     quality: ImageQuality | None
-    result: InferenceResult
+    trajectories: Trajectories
     predictions: Predictions | None
     prediction: Prediction | None
 

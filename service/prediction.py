@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import (
     Embedding,
@@ -247,7 +248,9 @@ class Pipeline:
             result = await infer(self._queue, item, request.deadline, ticket)
 
         # Answer
-        answered = _answered(request, index, file, item, decoded.warnings, decoded.quality, result)
+        answered = _answered(
+            request, index, file, item, decoded.warnings, decoded.quality, result.trajectories
+        )
         body = interpretation.body(answered)
 
         # Record
@@ -343,7 +346,7 @@ async def _infer_in_rounds(
             sampling.add(results[-1].trajectories)
     ran_s = sum(result.ran_s for result in results)
     queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
-    return InferenceResult(sampling.trajectories, item.draw, queued_s, ran_s)
+    return InferenceResult(sampling.trajectories, queued_s, ran_s)
 
 
 def answer_again(answered: AnsweredImage, served: ServedModel) -> AnsweredImage:
@@ -354,15 +357,14 @@ def answer_again(answered: AnsweredImage, served: ServedModel) -> AnsweredImage:
         Problem: As `Pipeline.predict`.
     """
     request, item, quality = answered.request, answered.item, answered.quality
-    query, seed = request.query, item.draw.seed
+    query = request.query
     check_same_input(served, request.served)
     request.interpretation.check_model(served)
     options = served.model.options(query.mode, query.samples, views=query.views)
     asked = replace(request, served=served, options=options, warnings=())
     rule = _stopping_rule(request.interpretation, served, quality)
-    (trajectories,) = served.model.run([(item.pixels, seed)], [options], rule=rule)
-    result = InferenceResult(trajectories, Draw.of(options, seed), queued_s=0, ran_s=0)
-    return _answered(asked, None, b"", item, (), quality, result)
+    (trajectories,) = served.model.run([(item.pixels, item.draw.seed)], [options], rule=rule)
+    return _answered(asked, None, b"", item, (), quality, trajectories)
 
 
 def _stopping_rule(
@@ -380,7 +382,7 @@ def _answered(
     item: InferenceItem,
     warnings: tuple[PredictionWarning, ...],
     quality: ImageQuality | None,
-    result: InferenceResult,
+    trajectories: Trajectories,
 ) -> AnsweredImage:
     """The image with its predictions and their response body, if the interpretation wants one.
 
@@ -390,7 +392,7 @@ def _answered(
     served, query, request_id = request.served, request.query, request.state.request_id
     if request.interpretation.is_prediction:
         try:
-            predictions = served.model.answer(result.trajectories, request.options, query.coverage)
+            predictions = served.model.answer(trajectories, request.options, query.coverage)
         except NonFiniteError as error:
             reason = "the output of the model for this image is not finite"
             raise ModelFailure(reason) from error
@@ -398,12 +400,14 @@ def _answered(
             request_id=request_id,
             model=served.name,
             revision=served.model.revision,
-            seed=result.draw.seed,
+            seed=item.draw.seed,
             warnings=(*warnings, *predictions.warnings, *request.warnings),
             **_batch_item(request_id, index),
             **predictions.response_fields(0, detail=query.detail is not None),
         )
-    return AnsweredImage(request, index, file, item, warnings, quality, result, predictions, body)
+    return AnsweredImage(
+        request, index, file, item, warnings, quality, trajectories, predictions, body
+    )
 
 
 class Features(Interpretation):
@@ -413,7 +417,7 @@ class Features(Interpretation):
 
     def body(self, answered: AnsweredImage) -> Embedding:
         """Raises ModelFailure if a feature is not finite."""
-        features = answered.result.trajectories.features.mean(dim=(1, 2))[0]
+        features = answered.trajectories.features.mean(dim=(1, 2))[0]
         if not features.isfinite().all():
             raise ModelFailure("the features of this image are not finite")
         embedding, texture, contrast = (

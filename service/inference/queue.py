@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora.settings import Draw
 from eulerlora_contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
 from service.fair_sharing import (
     INTERNAL,
@@ -32,14 +31,13 @@ _ALONE_FACTOR = 8  # multiplies max_pass_ms while one client is active alone
 
 @dataclass(frozen=True)
 class InferenceResult:
-    """The trajectories of one item, its draw, and its times in seconds.
+    """The trajectories of one item, and its times in seconds.
 
     Attributes:
         ran_s: Of its batch.
     """
 
     trajectories: Trajectories
-    draw: Draw
     queued_s: float
     ran_s: float
 

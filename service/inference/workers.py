@@ -188,8 +188,8 @@ class InferenceWorkers:
             if isinstance(output, Problem):
                 ticket.resolve(output)
             else:
-                queued_s, draw = started_at - ticket.queued_at, ticket.item.draw
-                ticket.resolve(InferenceResult(output, draw, queued_s, seconds))
+                queued_s = started_at - ticket.queued_at
+                ticket.resolve(InferenceResult(output, queued_s, seconds))
 
     def _infer(self, tickets: Sequence[Ticket]) -> list[Trajectories]:
         thread_id = threading.get_ident()
