@@ -522,7 +522,7 @@ def mean_log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return log_mean_probability((logits.double() / temperature).log_softmax(dim=-1))
 
 
-def losses_of(log_probabilities: Tensor, labels: Tensor) -> Tensor:
+def _losses_of(log_probabilities: Tensor, labels: Tensor) -> Tensor:
     return -log_probabilities[torch.arange(len(labels)), labels]
 
 
@@ -531,7 +531,7 @@ def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
 
     def nll(log_temperature: float) -> float:
         scaled = mean_log_probabilities(logits, math.exp(log_temperature))
-        return float(losses_of(scaled, labels).mean())
+        return float(_losses_of(scaled, labels).mean())
 
     return math.exp(minimize_scalar(nll, bounds=(-3, 3), method="bounded").x)
 
@@ -696,7 +696,7 @@ def result_of(run: Run, backbone: Path, pictures: Pictures, folder: Folder) -> d
 
 
 def _nll(logits: Tensor, labels: Tensor) -> float:
-    return float(losses_of(mean_log_probabilities(logits), labels).mean())
+    return float(_losses_of(mean_log_probabilities(logits), labels).mean())
 
 
 def collect(folder: Folder, labels: Mapping[str, Tensor]) -> None:
@@ -725,7 +725,7 @@ def _picture_values(
     values: dict[str, Any] = {"temperature": temperature}
     for ending, of_logits in (("", 1.0), ("_scaled", temperature)):
         log_p = mean_log_probabilities(logits["test"], of_logits)
-        values[f"nll{ending}"] = losses_of(log_p, labels["test"]).float().numpy()
+        values[f"nll{ending}"] = _losses_of(log_p, labels["test"]).float().numpy()
         values[f"confidence{ending}"] = log_p.amax(dim=-1).exp().float().numpy()
         values[f"right{ending}"] = (log_p.argmax(dim=-1) == labels["test"]).numpy()
     values["svhn"] = mean_log_probabilities(logits["svhn"]).amax(dim=-1).exp().float().numpy()

@@ -77,7 +77,7 @@ def results_markdown(table: ResultTable, runs: Sequence[TableRun]) -> str:
 def _measured_row(table: ResultTable, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
     results = [row_results(table, row, run) for run in runs]
     cells = [over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics]
-    parameters = _millions(trained_parameters(runs[0].configs(), runs[0].recipe)) if runs else "-"
+    parameters = _millions(_trained_parameters(runs[0].configs(), runs[0].recipe)) if runs else "-"
     seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
     return [row.method, row.mode_title, seeds, parameters, *cells]
 
@@ -178,7 +178,7 @@ def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
                "hours"]  # fmt: skip
     rows = []
     for row, of_row in _finished_rows(table, runs):
-        costs = [cost_of(run.configs(), run.recipe, row.samples) for run in of_row]
+        costs = [_cost_of(run.configs(), run.recipe, row.samples) for run in of_row]
         rows.append(
             [
                 *(row.method, row.mode_title, _millions(costs[0].parameters)),
@@ -257,7 +257,7 @@ def section(
 
 
 @dataclass(frozen=True)
-class Cost:
+class _Cost:
     """The cost of a run, of all members of an ensemble together.
 
     Operations are those of the matrix products; a product and its addition are two.
@@ -280,7 +280,7 @@ class RowOperations:
     prediction: float
 
 
-def trained_parameters(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe) -> int:
+def _trained_parameters(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe) -> int:
     config = configs[0]
     with torch.device("meta"):
         backbone = VisionTransformer(config.backbone.settings)
@@ -291,7 +291,7 @@ def trained_parameters(configs: Sequence[CheckpointConfig], recipe: AdapterRecip
     return len(configs) * count_trained(train_all_weights(network) if whole else network)
 
 
-def cost_of(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe, samples: int) -> Cost:
+def _cost_of(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe, samples: int) -> _Cost:
     """The cost of a run from the configs of its checkpoints.
 
     `samples` is that of an answer, per adapter; 1 in `det`.
@@ -303,8 +303,8 @@ def cost_of(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe, samples:
     answer = operations(*shape, whole, samples)
     # A run without steps has no speed.
     images = sum(round(r.get("images_per_second", 0.0) * r["seconds"]) for r in results)
-    return Cost(
-        parameters=trained_parameters(configs, recipe),
+    return _Cost(
+        parameters=_trained_parameters(configs, recipe),
         rows_per_answer=len(configs) * adapters.adapters * samples,
         answer_flops=len(configs) * answer.prediction,
         steps=sum(result["steps"] for result in results),
