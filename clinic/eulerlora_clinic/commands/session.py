@@ -16,8 +16,9 @@ from typing import TextIO
 import click
 from tabulate import tabulate
 
-from eulerlora_client.client import AsyncTriageClient, PredictOptions, RetryPolicy, map_ordered
+from eulerlora_client.client import AsyncTriageClient, PredictOptions, map_ordered
 from eulerlora_client.images import image_bytes
+from eulerlora_client.retries import RetryPolicy
 from eulerlora_clinic.policy.policy import Policy, default_sampling, policy_of
 from eulerlora_clinic.policy.results import WARNING, decided, interval
 from eulerlora_clinic.report.exports import Outputs

@@ -54,7 +54,7 @@ from eulerlora_clinic.fitting.site_card import site_card
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import new_folder
-from eulerlora_contract.sampling import MODES, Mode, Options, PrecisionChoice
+from eulerlora_contract.sampling import MODES, Mode, Options, PrecisionChoice, applying
 from training.calibration.parts import FEATURES, OOD, FittedPart, parts_table, sets_part
 from training.calibration.thresholds import (
     KEPT_SHARE,
@@ -663,7 +663,8 @@ def _measure_site(
         kept = proportion((~flags).numpy(), units.image_groups)
         assert kept is not None  # there is a picture
         results[f"pictures kept by {score}"] = kept.text()
-    for sets in set_coverages(model, options, summary.probabilities, images):
+    calibrated = applying(model.config.prediction_sets, options)
+    for sets in set_coverages(summary.probabilities, images, model.classes, calibrated):
         results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
             results[f"coverage of {sets.coverage:g} for {unit}s of {name}"] = covered.units.text()
