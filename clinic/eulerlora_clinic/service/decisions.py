@@ -137,7 +137,11 @@ async def _body_of(request: Request) -> DecisionRequest:
 
 
 def _check_reason(asked: DecisionRequest, decided: RecordedDecision) -> None:
-    """Raises InvalidParameter for an override without a reason, or a reason without a decision."""
+    """Checks that a decision has the reason that it needs.
+
+    Raises:
+        InvalidParameter: For an override without a reason, or a reason without a decision.
+    """
     if asked.decision is None:
         if asked.reason is not None:
             raise InvalidParameter("reason: expected with a decision only")

@@ -118,7 +118,11 @@ class Clinic(Extension):
         return self._shift.warnings(served.name, served.model.revision)
 
     async def answered(self, image: AnsweredImage, body: BaseModel) -> None:
-        """Raises AuditUnavailable if the prediction cannot be recorded."""
+        """Records an answer in the audit log, the metrics and the shift monitors.
+
+        Raises:
+            AuditUnavailable: If the prediction cannot be recorded.
+        """
         if image.prediction is None:
             return
         request, triage = image.request, body if isinstance(body, TriageResult) else None

@@ -84,7 +84,11 @@ class Triage(Interpretation):
         self.lesions = dict(enumerate(names[number] for number in lesions or ()))
 
     def check_model(self, served: ServedModel) -> None:
-        """Raises PolicyNotApplicable if the model lacks a class of the policy's target."""
+        """Compares the classes with those of the policy.
+
+        Raises:
+            PolicyNotApplicable: If the model lacks a class of the policy's target.
+        """
         classes = served.model.classes
         missing = [name for name in self._policy.target.classes if name not in classes]
         if missing:
@@ -94,7 +98,11 @@ class Triage(Interpretation):
             )
 
     def check_images(self, count: int) -> None:
-        """Raises InvalidParameter unless every image has the number of a lesion, or none has."""
+        """Compares the number of images with that of the lesion numbers.
+
+        Raises:
+            InvalidParameter: Unless every image has the number of a lesion, or none has.
+        """
         if self._count not in (None, count):
             raise InvalidParameter(
                 f"lesions: expected a number for each of {count} images, got {self._count}"

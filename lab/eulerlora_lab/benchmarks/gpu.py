@@ -62,7 +62,11 @@ def _difference(actual: Tensor, expected: Tensor) -> float:
 
 
 def check(plan: Plan) -> None:
-    """Prints the differences. Raises ClickException for those above their tolerance."""
+    """Prints the differences.
+
+    Raises:
+        ClickException: For those above their tolerance.
+    """
     wrong = []
     for name, difference in differences(plan).items():
         allowed = TOLERANCE[name.split(",", maxsplit=1)[0]]

@@ -101,8 +101,10 @@ class _MethodCost:
 class _PeerServer:
     """A server to compare with.
 
-    arguments: of Python; the port follows. ready_path: returns 200 once it is ready. grace_s: from
-    SIGTERM to SIGKILL, for one that does not stop all processes on SIGTERM.
+    Attributes:
+        arguments: Of Python; the port follows.
+        ready_path: Returns 200 once it is ready.
+        grace_s: From SIGTERM to SIGKILL, for one that does not stop all processes on SIGTERM.
     """
 
     arguments: Sequence[str]

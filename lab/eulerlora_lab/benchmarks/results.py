@@ -40,8 +40,11 @@ def at_least(value: float) -> Target:
 class Result:
     """A value of one program, or the ratio of ours to a reference.
 
-    ours, reference: what was measured. value: in `unit`, as the target and as `measured`, the
-    repeated measurements behind it.
+    Attributes:
+        ours: What was measured.
+        value: In `unit`, as the target and `measured`.
+        measured: The repeated measurements behind the value.
+        reference: What ours is compared with, if it is a ratio.
     """
 
     name: str

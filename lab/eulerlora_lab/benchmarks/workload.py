@@ -27,7 +27,11 @@ from eulerlora_lab.benchmarks.timing import Work, alternating_seconds
 
 
 class NetworkSizes(Settings):
-    """A network and its trajectories. samples: per adapter in mode `stoch`."""
+    """A network and its trajectories.
+
+    Attributes:
+        samples: Per adapter in mode `stoch`.
+    """
 
     backbone: BackboneSettings = BackboneSettings()
     adapters: AdapterSettings = AdapterSettings()
@@ -42,10 +46,15 @@ class NetworkSizes(Settings):
 class Sizes(Settings):
     """Sizes of a run.
 
-    large: the published backbone. compact: a backbone for CPUs. images: batch size. requests: of
-    each mode in the mixed batch. repeats: alternating measurements after `warmups`; `step_repeats`
-    for training steps, `request_repeats` for requests. processes: number of processes for each
-    memory measurement.
+    Attributes:
+        large: The published backbone.
+        compact: A backbone for CPUs.
+        images: Batch size.
+        requests: Of each mode in the mixed batch.
+        repeats: Alternating measurements after `warmups`.
+        step_repeats: Those of training steps.
+        request_repeats: Those of requests.
+        processes: Number of processes for each memory measurement.
     """
 
     large: NetworkSizes = NetworkSizes()
@@ -91,7 +100,11 @@ UP_STD = 0.005  # adapters and image then change a logit by similar amounts
 
 @dataclass(frozen=True)
 class Plan:
-    """A run of the benchmarks. compiler: a backend of `torch.compile` for GPU comparisons."""
+    """A run of the benchmarks.
+
+    Attributes:
+        compiler: A backend of `torch.compile` for GPU comparisons.
+    """
 
     sizes: Sizes
     device: torch.device

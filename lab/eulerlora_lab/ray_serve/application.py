@@ -72,7 +72,11 @@ class Replica:
     app: ASGIApp
 
     async def check_health(self) -> None:
-        """Raises RuntimeError unless /readyz answers 200."""
+        """Asks /readyz.
+
+        Raises:
+            RuntimeError: Unless it answers 200.
+        """
         transport = httpx.ASGITransport(app=self.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as probe:
             response = await probe.get("/readyz")

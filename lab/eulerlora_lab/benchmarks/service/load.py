@@ -48,7 +48,7 @@ def post(
     length: int | None = None,
     path: str = "/predict",
 ) -> bytes:
-    """A POST request. length: declared length; None declares the content's."""
+    """A POST request, which declares `length` or, for None, the length of the content."""
     query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
     content_length = len(content) if length is None else length
     headers = (f"Content-Type: {media_type}", f"Content-Length: {content_length}")
@@ -82,7 +82,11 @@ def _head(method: str, target: str, *headers: str) -> bytes:
 
 @dataclass(frozen=True)
 class Response:
-    """A response. headers: names in lower case."""
+    """A response.
+
+    Attributes:
+        headers: Names in lower case.
+    """
 
     status: int
     headers: dict[str, str]
@@ -99,7 +103,11 @@ class Connection:
 
     @classmethod
     async def to(cls, port: int, address: str = "127.0.0.1") -> Self:
-        """A connection from a local address. Raises ConnectionError if it is refused."""
+        """A connection from a local address.
+
+        Raises:
+            ConnectionError: If it is refused.
+        """
         try:
             opening = asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
             return cls(*await opening)
@@ -119,7 +127,10 @@ class Connection:
     async def exchange(self, request: bytes) -> Response:
         """Sends a rendered request and returns the response.
 
-        The response may arrive before the whole request is sent. Raises ConnectionError.
+        The response may arrive before the whole request is sent.
+
+        Raises:
+            ConnectionError: Without a complete response.
         """
         self._writer.write(request)
         self._http.send(_PLACEHOLDER)  # sets the state of h11; the bytes are already sent
@@ -155,9 +166,12 @@ class Connection:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A request and its response. response: None if the connection failed.
+    """A request and its response.
 
-    seconds: by the client's clock, from `sent_s` in monotonic time.
+    Attributes:
+        sent_s: In monotonic time.
+        seconds: From `sent_s`, by the client's clock.
+        response: None if the connection failed.
     """
 
     sent_s: float
@@ -171,7 +185,11 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Load:
-    """Results of a closed loop. seconds: until the required number of responses was received."""
+    """Results of a closed loop.
+
+    Attributes:
+        seconds: Until the required number of responses was received.
+    """
 
     seconds: float
     exchanges: list[Exchange]
@@ -194,8 +212,10 @@ def percentile(exchanges: Sequence[Exchange], percent: float) -> float:
 def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: int) -> Load:
     """Sends the requests in a cycle until `responses` responses have status 200.
 
-    All clients are busy until then. Exchanges that end later are not counted. Raises
-    ConnectionError after _MAX_LOST exchanges without a response: the server has ended.
+    All clients are busy until then. Exchanges that end later are not counted.
+
+    Raises:
+        ConnectionError: After 100 exchanges without a response: the server has ended.
     """
     cycle = itertools.cycle(requests)
     return asyncio.run(_closed_loop(port, cycle, clients, responses))

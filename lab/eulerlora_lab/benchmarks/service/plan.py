@@ -10,14 +10,21 @@ from eulerlora_lab.benchmarks.service.images import request_images
 class ServicePlan(Settings):
     """A run of `benchmarks.service`; the defaults are those of the published results.
 
-    options: of `eulerlora serve`. image_count: number of different images, the first of
-    `image_folder` if it is stated. batch_rows: rows per pass of the engine without a service.
-    clients, responses, runs: of throughput; responses of a run by mode. triage_clients: of triage.
-    single_requests: number of requests one after another. deadline_s: maximum time to a response;
-    refusal_s: maximum time to a refusal. overload_s: duration of a load of `overload` times the
-    capacity, measured over `capacity_responses`; ready_within_s: time to recover from it.
-    victim_requests: of a client, with and without an attacker, in `attack_runs` alternating runs.
-    busy_connections: of a client that retries at once, for `busy_s`.
+    Attributes:
+        options: Of `eulerlora serve`.
+        image_count: Number of different images, the first of `image_folder` if it is stated.
+        batch_rows: Rows per pass of the engine without a service.
+        clients: Of throughput, as `responses` of a run by mode, and `runs`.
+        triage_clients: Of triage.
+        single_requests: Number of requests one after another.
+        deadline_s: Maximum time to a response.
+        refusal_s: Maximum time to a refusal.
+        overload_s: Duration of a load of `overload` times the capacity, measured over
+            `capacity_responses`.
+        ready_within_s: Time to recover from it.
+        victim_requests: Of a client, with and without an attacker, in `attack_runs` alternating
+            runs.
+        busy_connections: Of a client that retries at once, for `busy_s`.
     """
 
     options: tuple[str, ...] = ()

@@ -88,7 +88,11 @@ class ServerStartError(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """A ready server. process: root of its process tree."""
+    """A ready server.
+
+    Attributes:
+        process: Root of its process tree.
+    """
 
     port: int
     process: "subprocess.Popen[bytes]"
@@ -125,8 +129,15 @@ def server_process(
 ) -> Iterator[Server]:
     """Runs a Python program while the block runs; it is ready if `ready_path` returns 200.
 
-    arguments: of Python. port: on which the program listens. grace_s: time from SIGTERM to SIGKILL.
-    environment: variables to add. Raises ServerStartError.
+    Args:
+        arguments: Of Python.
+        port: On which the program listens.
+        ready_path: Path of the probe.
+        grace_s: Time from SIGTERM to SIGKILL.
+        environment: Variables to add.
+
+    Raises:
+        ServerStartError: If it ends or is not ready in time.
     """
     with tempfile.TemporaryFile("w+b") as log:  # an unread pipe would fill up
         process = subprocess.Popen(
