@@ -55,7 +55,7 @@ _SPARE, _MAX_SPARE = 1, 8
 The pool starts with the first number, so that another client need not wait for a fork. Each has
 6 MB of its own.
 """
-RESTART_DELAY_S = 1.0
+_RESTART_DELAY_S = 1.0
 _RETRY_AFTER_S = 1.0
 _CPU_CLOCK = 2  # of a whole process, by the scheduler
 _RECEIVE_BYTES = 2**20  # larger than the result for an input of 224 pixels
@@ -88,7 +88,7 @@ process in its sandbox cannot send one.
 _DecodeOutcome = DecodedInput | Failure | _LossCause
 
 
-class DecodingProcess:
+class _DecodingProcess:
     """A decoder process; it runs one job at a time.
 
     The constructor returns when the process is ready; it raises RuntimeError, and OSError if the
@@ -271,8 +271,8 @@ class DecoderPool:
         self.sandbox = Sandbox()  # of the workers; the same for all
         self._running = False
         self._start: asyncio.Task[None] | None = None
-        self._workers: set[DecodingProcess] = set()
-        self._idle: Mapping[bool, list[DecodingProcess]] = {False: [], True: []}  # in background
+        self._workers: set[_DecodingProcess] = set()
+        self._idle: Mapping[bool, list[_DecodingProcess]] = {False: [], True: []}  # in background
         self._idled = asyncio.Event()
         self._renewing = {False: 0, True: 0}
         self._permits = {
@@ -378,7 +378,7 @@ class DecoderPool:
             if outcome in _FINAL_CAUSES or attempts == _ATTEMPTS:
                 raise _problem_of(outcome)
 
-    async def _worker_for(self, client: str | None, in_background: bool) -> DecodingProcess:
+    async def _worker_for(self, client: str | None, in_background: bool) -> _DecodingProcess:
         """Waits for a permit, which `_run` returns, and for a worker of no other client."""
         permits = self._permits[in_background]
         await permits.acquire()
@@ -391,7 +391,7 @@ class DecoderPool:
             raise
         return worker
 
-    def _chosen(self, client: str | None, in_background: bool) -> DecodingProcess | None:
+    def _chosen(self, client: str | None, in_background: bool) -> _DecodingProcess | None:
         """Takes an idle worker of a client, or an unused one; None if there is neither.
 
         If it takes the last unused one, or there is none, a fresh one is started; beyond
@@ -419,7 +419,7 @@ class DecoderPool:
             return worker
         return None
 
-    async def _renew(self, in_background: bool, replaced: DecodingProcess | None) -> None:
+    async def _renew(self, in_background: bool, replaced: _DecodingProcess | None) -> None:
         """Starts a worker that has decoded nothing, perhaps in place of an idle one."""
         try:
             await self._add_worker(in_background)
@@ -428,7 +428,7 @@ class DecoderPool:
                 self._replace(replaced)  # which tries again
                 return
             logger.error("cannot start a decoder process: %s", error)
-            await asyncio.sleep(RESTART_DELAY_S)
+            await asyncio.sleep(_RESTART_DELAY_S)
         finally:
             self._renewing[in_background] -= 1
             self._idled.set()  # a waiting image looks again
@@ -436,12 +436,12 @@ class DecoderPool:
             await self._in_thread(replaced.end)
             self._workers.discard(replaced)
 
-    def _set_idle(self, worker: DecodingProcess) -> None:
+    def _set_idle(self, worker: _DecodingProcess) -> None:
         self._idle[worker.in_background].append(worker)
         self._idled.set()
 
     async def _run(
-        self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
+        self, worker: _DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
     ) -> _DecodeOutcome:
         try:
             outcome, cpu_s = await worker.run(job)
@@ -452,17 +452,17 @@ class DecoderPool:
             self._permits[worker.in_background].release()
         return outcome
 
-    def _return(self, worker: DecodingProcess, is_usable: bool) -> None:
+    def _return(self, worker: _DecodingProcess, is_usable: bool) -> None:
         if is_usable:
             self._set_idle(worker)
         else:
             self._replace(worker)
 
-    def _replace(self, lost: DecodingProcess) -> None:
+    def _replace(self, lost: _DecodingProcess) -> None:
         if self._running:
             self._in_background(self._replacement(lost))
 
-    async def _replacement(self, lost: DecodingProcess) -> None:
+    async def _replacement(self, lost: _DecodingProcess) -> None:
         """Starts a worker in place of a lost one; tries again until it succeeds."""
         await self._in_thread(lost.end)
         self._workers.discard(lost)
@@ -472,14 +472,14 @@ class DecoderPool:
                 return await self._add_worker(lost.in_background)
             except (RuntimeError, OSError) as error:
                 logger.error("cannot start a decoder process: %s", error)
-                await asyncio.sleep(RESTART_DELAY_S)
+                await asyncio.sleep(_RESTART_DELAY_S)
 
     async def _add_worker(self, in_background: bool) -> None:
         worker = await self._in_thread(partial(self._started_worker, in_background))
         self._set_idle(worker)
 
-    def _started_worker(self, in_background: bool) -> DecodingProcess:
-        worker = DecodingProcess(self._limits, self._settings, self._forks, in_background)
+    def _started_worker(self, in_background: bool) -> _DecodingProcess:
+        worker = _DecodingProcess(self._limits, self._settings, self._forks, in_background)
         if self._require_sandbox and worker.sandbox.missing:
             worker.end()
             raise SettingsError(f"--require-sandbox: decoders: {worker.sandbox}")

@@ -3,6 +3,9 @@
 A mechanism that the kernel, or the container around it, does not offer is reported and left out.
 The system calls are made with ctypes: the bindings on PyPI are unmaintained, need a library of the
 system, or start programs instead of restricting the present one.
+
+`enter_sandbox` tries all `MECHANISMS` in their order and reports what is in force. It needs a
+process with one thread, and leaves it computation, memory and its open descriptors.
 """
 
 import ctypes
@@ -15,7 +18,9 @@ from dataclasses import dataclass, field
 
 from eulerlora_contract.processes import protect_memory
 
-LIBC = ctypes.CDLL(None, use_errno=True)
+__all__ = ["LAST_DESCRIPTOR", "MECHANISMS", "Sandbox", "end_with_parent", "enter_sandbox"]
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
 LAST_DESCRIPTOR = 3
 """Standard streams, and the socket to the service."""
 
@@ -97,7 +102,7 @@ def enter_sandbox() -> Sandbox:
 
 def end_with_parent(signal: int) -> None:
     """Makes the kernel send a signal to this process when its parent ends."""
-    _call(LIBC.prctl, _PR_SET_PDEATHSIG, signal, 0, 0, 0)
+    _call(_LIBC.prctl, _PR_SET_PDEATHSIG, signal, 0, 0, 0)
 
 
 def _protect_memory() -> str:
@@ -106,25 +111,25 @@ def _protect_memory() -> str:
 
 
 def _renounce_privileges() -> str:
-    _call(LIBC.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _call(_LIBC.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     return "no new privileges"
 
 
 def _renounce_capabilities() -> str:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)  # 0: this process
-    _call(LIBC.capset, header, (ctypes.c_uint32 * _CAPABILITY_WORDS)())
+    _call(_LIBC.capset, header, (ctypes.c_uint32 * _CAPABILITY_WORDS)())
     return "no capabilities"
 
 
 def _renounce_files() -> str:
-    abi = _call(LIBC.syscall, _CREATE_RULESET, None, 0, _VERSION_FLAG)
+    abi = _call(_LIBC.syscall, _CREATE_RULESET, None, 0, _VERSION_FLAG)
     rights = _FILE_RIGHTS[max(first for first in _FILE_RIGHTS if first <= abi)]
     network = _NETWORK_RIGHTS if abi >= _NETWORK_ABI else 0
     rules = _RULESET.pack(rights, network, _SCOPES if abi >= _SCOPE_ABI else 0)
     size = 8 * (1 + (abi >= _NETWORK_ABI) + (abi >= _SCOPE_ABI))
-    ruleset = _call(LIBC.syscall, _CREATE_RULESET, rules, size, 0)
+    ruleset = _call(_LIBC.syscall, _CREATE_RULESET, rules, size, 0)
     try:
-        _call(LIBC.syscall, _RESTRICT_SELF, ruleset, 0)
+        _call(_LIBC.syscall, _RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
     return f"no files (Landlock ABI {abi})"
@@ -160,7 +165,7 @@ def _filter_calls() -> str:
         )
     )
     program = _FilterProgram(len(content) // _INSTRUCTION.size, content)
-    if _call(LIBC.syscall, seccomp, _SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(program)):
+    if _call(_LIBC.syscall, seccomp, _SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(program)):
         raise OSError(0, "a thread has another filter")
     return "no network, programs or other processes (seccomp)"
 

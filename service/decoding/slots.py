@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from service.fair_sharing import ClientQuota, FairQueue, RecentClients, SharedCapacity
 
-SHORT_S = 0.05
+_SHORT_S = 0.05
 """Estimated decoding time up to which an image may take the last free decoder."""
 
 _Result = TypeVar("_Result")
-Charge = Callable[[float], None]
+_Charge = Callable[[float], None]
 """Reports the CPU seconds of an attempt to decode an image."""
-_Decode = Callable[[Charge, bool], Coroutine[Any, Any, _Result]]
+_Decode = Callable[[_Charge, bool], Coroutine[Any, Any, _Result]]
 """Decodes an image, in the background or not."""
 
 
@@ -85,7 +85,7 @@ class DecodingSlots:
         Args:
             client: Whose share of the decoders and quota is used.
             estimated_s: The expected CPU seconds.
-            decode: Gets the `Charge` of the image, and whether it is decoded in the background.
+            decode: Gets the `_Charge` of the image, and whether it is decoded in the background.
 
         Raises:
             QuotaExceeded: If the client has used up its quota by then.
@@ -137,11 +137,11 @@ class DecodingSlots:
         in_background = self._yields(job)
         free = self._slots[in_background] - len(self._running[in_background])
         is_last = free == 1 < self._slots[False] and not in_background
-        return free > 0 and (job.cost <= SHORT_S or not is_last)
+        return free > 0 and (job.cost <= _SHORT_S or not is_last)
 
     def _yields(self, job: _Job) -> bool:
         """Whether an image is decoded in the background."""
-        if job.cost > SHORT_S and self._recent.has_other(job.client):
+        if job.cost > _SHORT_S and self._recent.has_other(job.client):
             return True
         running = [{other.client} for other in self._running[False]]
         return not self._recent.may_start(job.client, self._slots[False], running)

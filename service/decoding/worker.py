@@ -2,6 +2,9 @@
 
 The kernel enforces the limits on time, because no code in Python runs while a library decodes, and
 what the process may do (`sandbox`), because a damaged image may make a library run foreign code.
+
+`serve_forks` is the program, and `run_job` what it runs in each decoder: from a job to the input of
+the network, or to a failure for every error. It reads nothing but the job.
 """
 
 import json
@@ -45,7 +48,9 @@ from service.decoding.messages import (
 from service.decoding.ruler import has_ruler
 from service.settings import DecodingSettings, ImageSettings
 
-CONNECTION = sandbox.LAST_DESCRIPTOR
+__all__ = ["run_job", "serve_forks"]
+
+_CONNECTION = sandbox.LAST_DESCRIPTOR
 """The descriptor of the socket to the service."""
 
 _FRAME = PredictionWarning(
@@ -140,7 +145,7 @@ def _run_worker(connection: int, limits: ImageSettings, settings: DecodingSettin
             sandbox.end_with_parent(signal.SIGKILL)
         _limit_memory(settings.memory_bytes)
         _keep_only(connection)
-        stream = socket.socket(fileno=CONNECTION)
+        stream = socket.socket(fileno=_CONNECTION)
         _send(message(json.dumps(asdict(sandbox.enter_sandbox()))))
         while job := _received_job(stream):
             signal.setitimer(signal.ITIMER_REAL, 2 * settings.timeout_s)
@@ -160,11 +165,11 @@ def _keep_only(connection: int) -> None:
     Those lead nowhere: what a library prints, or foreign code, is not a line of the log.
     """
     null = os.open(os.devnull, os.O_RDWR)
-    for stream in range(CONNECTION):
+    for stream in range(_CONNECTION):
         os.dup2(null, stream)
-    os.dup2(connection, CONNECTION)
+    os.dup2(connection, _CONNECTION)
     for path in Path("/proc/self/fd").iterdir():
-        if int(path.name) > CONNECTION:
+        if int(path.name) > _CONNECTION:
             with suppress(OSError):  # that of the folder is closed already
                 os.close(int(path.name))
 
@@ -183,7 +188,7 @@ def _received_job(stream: socket.socket) -> DecodeJob | None:
 def _send(content: bytes) -> None:
     unsent = memoryview(content)
     while unsent:
-        unsent = unsent[os.write(CONNECTION, unsent) :]
+        unsent = unsent[os.write(_CONNECTION, unsent) :]
 
 
 def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:

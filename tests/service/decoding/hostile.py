@@ -4,6 +4,7 @@ The sampling digest of a job is the name of what the code does, with its argumen
 `unrestricted` is the same program without a sandbox. What the code has to tell is in the pixels.
 """
 
+import ctypes
 import json
 import mmap
 import os
@@ -27,7 +28,7 @@ from service.decoding.messages import (
     Failure,
     result_message,
 )
-from service.decoding.sandbox import LIBC, _call
+from service.decoding.sandbox import LAST_DESCRIPTOR
 from service.settings import ImageSettings
 
 HANG_S = 600.0
@@ -35,13 +36,21 @@ BAD_ADDRESS = 14  # EFAULT
 PROCESS_VM_READV = {"x86_64": 310, "aarch64": 270}
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WAIT_ALL = 0x4206, 0x4207, 17, 0x40000000
 RUN_JOB, DECODE = worker.run_job, worker.decode
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def call(function: Callable[..., int], *arguments: int) -> None:
+    """Calls a function of the C library. Raises OSError."""
+    if function(*map(ctypes.c_long, arguments)) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def read_memory(pid: str) -> None:
     """Reads another process at an address that it does not have."""
     try:
         parts = (np.array([1, 1], np.uint64).ctypes.data, 1)
-        _call(LIBC.syscall, PROCESS_VM_READV[platform.machine()], int(pid), *parts, *parts, 0)
+        call(LIBC.syscall, PROCESS_VM_READV[platform.machine()], int(pid), *parts, *parts, 0)
     except OSError as error:
         if error.errno != BAD_ADDRESS:
             raise
@@ -49,10 +58,10 @@ def read_memory(pid: str) -> None:
 
 def trace(pid: str) -> None:
     """Traces another process, and lets it go."""
-    _call(LIBC.ptrace, PTRACE_SEIZE, int(pid), 0, 0)
-    _call(LIBC.ptrace, PTRACE_INTERRUPT, int(pid), 0, 0)
+    call(LIBC.ptrace, PTRACE_SEIZE, int(pid), 0, 0)
+    call(LIBC.ptrace, PTRACE_INTERRUPT, int(pid), 0, 0)
     os.waitpid(int(pid), WAIT_ALL)
-    _call(LIBC.ptrace, PTRACE_DETACH, int(pid), 0, 0)
+    call(LIBC.ptrace, PTRACE_DETACH, int(pid), 0, 0)
 
 
 def fork(_: str) -> None:
@@ -138,8 +147,8 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         links = (Path(f"/proc/self/fd/{one}") for one in range(64))
         report = json.dumps([str(one.readlink()) for one in links if one.is_symlink()])
     elif name == "forge":
-        os.write(worker.CONNECTION, forgery(argument, job))
-        os.read(worker.CONNECTION, 1)  # until the service closes the connection
+        os.write(LAST_DESCRIPTOR, forgery(argument, job))
+        os.read(LAST_DESCRIPTOR, 1)  # until the service closes the connection
     elif name == "defect":
         worker.decode = lambda *_: 1 // 0
     elif name == "grow":

@@ -10,13 +10,13 @@ import pytest
 
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.problems import UnsupportedMedia
+from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from service.containers import image_containers
 from service.decoding.details import sentences
 from service.decoding.fork_server import ForkServer
 from service.decoding.formats import Declared, estimated_s, formats_by_media_type, header_of
-from service.decoding.messages import DecodedInput, DecodeJob, Failure
-from service.decoding.pool import DecodingProcess
+from service.decoding.messages import DecodedInput, DecodeJob
+from service.decoding.pool import DecoderPool
 from service.settings import DecodingSettings, ImageSettings, check_consistency
 from service.settings import settings_of_environment as read_settings
 
@@ -89,22 +89,29 @@ def test_a_container_has_the_result_of_the_image_inside_if_it_is_switched_on(
     install("json")
     accepted = ImageSettings.model_validate({"wrapped": True})
     declared = Declared("application/wrapped", "a.wrapped")
-    process = DecodingProcess(accepted, DecodingSettings(), ForkServer())
+    decoder = DecoderPool(accepted, DecodingSettings(workers=1), forks=ForkServer())
 
-    def result(content: bytes, declared: Declared) -> DecodedInput | Failure:
-        job = DecodeJob(content, declared, Preprocessing(size=32), "r")
-        outcome, _ = asyncio.run(process.run(job))
-        assert isinstance(outcome, DecodedInput | Failure)
-        return outcome
+    async def results() -> list[DecodedInput | BaseException]:
+        await decoder.start()
+        return [
+            *await asyncio.gather(
+                *(
+                    decoder.decode(DecodeJob(content, sent, Preprocessing(size=32), "r"))
+                    for content, sent in (
+                        (png, Declared()), (b"wrapped" + png, declared), (b"wrapped", declared)
+                    )
+                ),
+                return_exceptions=True,
+            )
+        ]  # fmt: skip
 
-    plain = result(png, Declared())
-    wrapped = result(b"wrapped" + png, declared)
-    empty = result(b"wrapped", declared)
-    process.end()
+    with asyncio.Runner() as runner:
+        plain, wrapped, empty = runner.run(results())
+        decoder.close()
     assert isinstance(plain, DecodedInput) and isinstance(wrapped, DecodedInput)
     assert np.array_equal(wrapped.pixels, plain.pixels) and wrapped.warnings == ()
     assert wrapped.content_seed == plain.content_seed
-    assert isinstance(empty, Failure) and empty.detail.text == "WRAPPED: expected an image"
+    assert isinstance(empty, UnusableImage) and empty.detail == "WRAPPED: expected an image"
     header = header_of(b"wrapped" + png, accepted)
     assert (header.format, header.is_estimated) == ("WRAPPED", True)
     assert estimated_s(header) == pytest.approx(0.1 * header.pixels / 1e6)

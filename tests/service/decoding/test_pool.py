@@ -1,8 +1,10 @@
 """Decoding in worker processes: results, problems, and the effect of a lost worker."""
 
 import asyncio
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,12 +22,11 @@ from PIL import Image
 from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.problems import NotReady, UnusableImage
-from service.decoding import pool
 from service.decoding.decode import decode
-from service.decoding.fork_server import NUMBER, ForkServer
+from service.decoding.fork_server import NUMBER, Fork, ForkServer
 from service.decoding.formats import Declared
-from service.decoding.messages import DecodedInput, DecodeJob, job_message
-from service.decoding.pool import DecoderPool, DecodingProcess
+from service.decoding.messages import HEADER, DecodedInput, DecodeJob, job_message
+from service.decoding.pool import DecoderPool
 from service.settings import DecodingSettings, ImageSettings
 from tests.server_process import wait_until
 from tests.service.conftest import encoded
@@ -79,8 +80,8 @@ def pids(decoder: DecoderPool) -> set[int]:
     return {process.pid for process in decoder._workers if process.pid is not None}
 
 
-def threads(process: DecodingProcess) -> list[Any]:
-    return psutil.Process(process.pid).threads()
+def threads(pid: int) -> list[Any]:
+    return psutil.Process(pid).threads()
 
 
 def background_pids(decoder: DecoderPool) -> list[int]:
@@ -129,7 +130,7 @@ def test_a_worker_gives_the_same_result_as_this_process(decoder, png) -> None:
 def test_a_decoder_in_the_background_leaves_the_processor_to_all_others(decoder, png) -> None:
     idle_pids(decoder)
     kinds = {
-        process.in_background: {os.sched_getscheduler(thread.id) for thread in threads(process)}
+        process.in_background: {os.sched_getscheduler(thread.id) for thread in threads(process.pid)}
         for process in decoder._workers
     }
     assert kinds == {False: {os.SCHED_OTHER}, True: {os.SCHED_IDLE}}
@@ -387,15 +388,18 @@ def test_the_decoder_works_without_assertions(program) -> None:
 
 
 def test_the_kernel_kills_a_hanging_worker_without_its_parent(png) -> None:
-    settings = DecodingSettings(timeout_s=0.25)
-    process = DecodingProcess(LIMITS, settings, UNRESTRICTED)
-    process._socket.setblocking(True)
-    process._socket.sendall(job_message(DecodeJob(png, Declared(), INPUT, "hang")))
-    (exit_code,) = NUMBER.unpack(process._exit_status.recv(NUMBER.size))
+    settings = {
+        "images": LIMITS.model_dump(),
+        "decoding": DecodingSettings(timeout_s=0.25).model_dump(),
+        "in_background": False,
+    }
+    process = UNRESTRICTED.fork(json.dumps(settings).encode())
+    with process.connection, process.exit_status:
+        report_bytes, _ = HEADER.unpack(process.connection.recv(HEADER.size))
+        process.connection.recv(report_bytes, socket.MSG_WAITALL)
+        process.connection.sendall(job_message(DecodeJob(png, Declared(), INPUT, "hang")))
+        (exit_code,) = NUMBER.unpack(process.exit_status.recv(NUMBER.size))
     assert exit_code == -signal.SIGALRM
-    process.exit_code = exit_code
-    process._exit_status.close()
-    process._socket.close()
 
 
 def test_the_cpu_time_of_every_image_is_measured(decoder, photo) -> None:
@@ -479,18 +483,19 @@ def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:
 
 
 def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(pool, "RESTART_DELAY_S", 0.01)
-    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1))
+    monkeypatch.setattr("service.decoding.pool._RESTART_DELAY_S", 0.01)
+    faults = iter(())
+
+    class FailingForks(ForkServer):
+        def fork(self, request: bytes) -> Fork:
+            for fault in faults:
+                raise fault
+            return super().fork(request)
+
+    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1), forks=FailingForks())
     RUNNER.run(decoder.start())
     processes = [psutil.Process(one.pid) for one in decoder._idle[False]]
     faults = iter([RuntimeError("a decoder process did not start"), OSError("no memory")])
-
-    def failing(*arguments: Any) -> DecodingProcess:
-        for fault in faults:
-            raise fault
-        return DecodingProcess(*arguments)
-
-    monkeypatch.setattr(pool, "DecodingProcess", failing)
     for process in processes:
         process.kill()
         process.wait(TIMEOUT_S)

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,11 @@ from PIL import ExifTags, Image
 
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.problems import UnusableImage
-from service.decoding.fork_server import FORK_SERVER, ForkServer
+from eulerlora_contract.problems import Problem, UnusableImage
+from service.decoding.fork_server import ForkServer
 from service.decoding.formats import Declared
 from service.decoding.messages import DecodedInput, DecodeJob, Failure
-from service.decoding.pool import DecoderPool, DecodingProcess
+from service.decoding.pool import DecoderPool
 from service.decoding.sandbox import MECHANISMS
 from service.decoding.worker import run_job
 from service.settings import DecodingSettings, ImageSettings
@@ -42,19 +43,35 @@ def secret() -> Iterator[None]:
         yield
 
 
+class Decoders:
+    """A pool of one decoder, and the event loop in which it is used."""
+
+    def __init__(self, limits: ImageSettings = LIMITS, **options: Any) -> None:
+        self.pool = DecoderPool(limits, SETTINGS, **options)
+        self._runner = asyncio.Runner()
+        self._runner.run(self.pool.start())
+
+    def decode(self, job: DecodeJob, **options: Any) -> DecodedInput:
+        return self._runner.run(self.pool.decode(job, **options))
+
+    def close(self) -> None:
+        self.pool.close()
+        self._runner.close()
+
+
 @pytest.fixture(scope="module")
-def processes() -> Iterator[dict[str, DecodingProcess]]:
+def decoders() -> Iterator[dict[str, Decoders]]:
     """Decoders in which foreign code runs."""
-    started = {name: DecodingProcess(LIMITS, SETTINGS, forks) for name, forks in FORKS.items()}
+    started = {name: Decoders(forks=forks) for name, forks in FORKS.items()}
     yield started
-    for process in started.values():
-        process.end()
+    for one in started.values():
+        one.close()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def offered(processes) -> None:
+def offered(decoders) -> None:
     """Skips the tests on a kernel that does not offer all mechanisms."""
-    if missing := processes["hostile"].sandbox.missing:
+    if missing := decoders["hostile"].pool.sandbox.missing:
         pytest.skip(f"needs a kernel with {', '.join(missing)}")
 
 
@@ -80,16 +97,8 @@ def arguments(tmp_path: Path) -> Iterator[dict[str, str]]:
         victim.kill()
 
 
-def outcome(process: DecodingProcess, png: bytes, digest: str) -> DecodedInput | Failure:
-    result, _ = asyncio.run(process.run(DecodeJob(png, Declared(), INPUT, digest)))
-    assert isinstance(result, DecodedInput | Failure)
-    return result
-
-
-def report(process: DecodingProcess, png: bytes, digest: str) -> str:
-    result = outcome(process, png, digest)
-    assert isinstance(result, DecodedInput)
-    return text_of(result)
+def report(decoders: Decoders, png: bytes, digest: str) -> str:
+    return text_of(decoders.decode(DecodeJob(png, Declared(), INPUT, digest)))
 
 
 def text_of(result: DecodedInput) -> str:
@@ -99,13 +108,13 @@ def text_of(result: DecodedInput) -> str:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_foreign_code_in_a_decoder_reaches_nothing_but_its_image(
-    processes, arguments, png, name
+    decoders, arguments, png, name
 ) -> None:
     digest = f"{name}:{arguments.get(name, '')}"
-    assert report(processes["unrestricted"], png, digest) == "done"
-    refused = report(processes["hostile"], png, digest)
+    assert report(decoders["unrestricted"], png, digest) == "done"
+    refused = report(decoders["hostile"], png, digest)
     assert refused in {"Operation not permitted", "Permission denied", "Too many open files"}
-    assert isinstance(outcome(processes["hostile"], png, ""), DecodedInput)
+    assert decoders["hostile"].decode(DecodeJob(png, Declared(), INPUT, "")).pixels.any()
 
 
 def image_files(photo: Image.Image) -> Iterator[bytes]:
@@ -142,65 +151,56 @@ def test_a_decoder_in_its_sandbox_decodes_and_refuses_as_this_process(photo) -> 
 
 def check_as_in_this_process(files: Iterable[bytes], limits: ImageSettings) -> None:
     """Checks that a decoder has the results of `run_job` in this process."""
-    process = DecodingProcess(limits, SETTINGS, FORK_SERVER)
+    decoders = Decoders(limits)
     for number, content in enumerate(files):
         job = DecodeJob(content, Declared("image/png", "a.jpg"), INPUT, "r", with_quality=True)
-        result, _ = asyncio.run(process.run(job))
         expected = run_job(job, limits)
-        assert type(result) is type(expected), (number, result, expected)
         if isinstance(expected, Failure):
-            assert result == expected
+            with pytest.raises(Problem) as refused:
+                decoders.decode(job)
+            assert (refused.type, str(refused.value)) == (type(expected.error), str(expected.error))
             continue
+        result = decoders.decode(job)
         assert np.array_equal(result.pixels, expected.pixels)
         assert result.decode_s > 0
         changes = {"pixels": expected.pixels, "decode_s": expected.decode_s}
         assert replace(result, **changes) == expected, number
-    process.end()
+    decoders.close()
 
 
-def test_shared_memory_counts_as_memory_of_a_decoder(processes, png) -> None:
+def test_shared_memory_counts_as_memory_of_a_decoder(decoders, png) -> None:
     length = SETTINGS.memory_bytes + 2**20
-    for process in processes.values():
-        assert report(process, png, f"shared memory:{2**20}") == "done"
-        assert report(process, png, f"shared memory:{length}") == "Cannot allocate memory"
+    for one in decoders.values():
+        assert report(one, png, f"shared memory:{2**20}") == "done"
+        assert report(one, png, f"shared memory:{length}") == "Cannot allocate memory"
 
 
-def test_a_decoder_has_no_capabilities(processes) -> None:
-    lines = Path(f"/proc/{processes['hostile'].pid}/status").read_text().splitlines()
+def test_a_decoder_has_no_capabilities(decoders) -> None:
+    pid = next(iter(decoders["hostile"].pool._workers)).pid
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     left = {line.split()[0]: int(line.split()[1], 16) for line in lines if line.startswith("Cap")}
     assert [left[f"Cap{kind}:"] for kind in ("Inh", "Prm", "Eff", "Amb")] == [0, 0, 0, 0]
 
 
-@pytest.fixture(scope="module")
-def hostile_pool() -> Iterator[tuple[asyncio.Runner, DecoderPool]]:
-    """One worker in which foreign code runs, and the loop in which it is used."""
-    decoder = DecoderPool(LIMITS, SETTINGS, forks=FORKS["hostile"])
-    with asyncio.Runner() as runner:
-        runner.run(decoder.start())
-        yield runner, decoder
-        decoder.close()
-
-
 @pytest.mark.parametrize("digest", ["exit:0", "exit:3", "timer"])
 def test_an_image_that_ends_its_decoder_is_refused_and_not_the_service(
-    hostile_pool, png, digest
+    decoders, png, digest
 ) -> None:
-    runner, decoder = hostile_pool
     with pytest.raises(UnusableImage):
-        runner.run(decoder.decode(DecodeJob(png, Declared(), INPUT, digest)))
+        decoders["hostile"].decode(DecodeJob(png, Declared(), INPUT, digest))
 
 
-def test_foreign_code_sees_no_image_of_another_client(hostile_pool, png) -> None:
-    runner, decoder = hostile_pool
+def test_foreign_code_sees_no_image_of_another_client(decoders, png) -> None:
+    hostile = decoders["hostile"]
 
     def images_seen(client: str) -> str:
         job = DecodeJob(png, Declared(), INPUT, "keep")
-        return text_of(runner.run(decoder.decode(job, client=client)))
+        return text_of(hostile.decode(job, client=client))
 
     clients = ("victim", "victim", "attacker", "attacker", "victim")
     assert [images_seen(client) for client in clients] == ["0", "1", "0", "1", "2"]
     assert {images_seen(f"client {number}") for number in range(20)} == {"0"}
-    assert len(decoder._workers) < 20
+    assert len(hostile.pool._workers) < 20
     assert images_seen("victim") == "0"  # its process went to others
 
 
@@ -227,12 +227,12 @@ def test_a_required_sandbox_that_is_missing_prevents_the_start() -> None:
     decoder.close()
 
 
-def test_a_decoder_has_no_secret_descriptor_or_gpu_of_the_service(processes, png) -> None:
+def test_a_decoder_has_no_secret_descriptor_or_gpu_of_the_service(decoders, png) -> None:
     assert SECRET in os.environ
-    environment = json.loads(report(processes["hostile"], png, "environment"))
+    environment = json.loads(report(decoders["hostile"], png, "environment"))
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert not [name for name in environment if name.startswith("EULERLORA")]
-    open_files = json.loads(report(processes["unrestricted"], png, "descriptors"))
+    open_files = json.loads(report(decoders["unrestricted"], png, "descriptors"))
     assert open_files[:3] == 3 * ["/dev/null"]
     (connection,) = open_files[3:]
     assert connection.startswith("socket:")

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from eulerlora_contract.problems import QuotaExceeded
-from service.decoding.slots import SHORT_S, Charge, DecodingSlots
+from service.decoding.slots import DecodingSlots
 from service.fair_sharing import ClientQuota
 from tests.service.fake_engine import FakeClock
 
 pytestmark = pytest.mark.anyio
 
-LONG_S = 2 * SHORT_S
+LONG_S = 0.1
+Charge = Callable[[float], None]
 
 
 class Decoders:
