@@ -31,7 +31,7 @@ class DeviceFailed(Exception):  # noqa: N818 - describes the device, not a reque
     """The device is lost; only a new process can use it again."""
 
 
-def with_device_errors(run: Callable[[], _Result]) -> _Result:
+def _with_device_errors(run: Callable[[], _Result]) -> _Result:
     """Calls `run` and raises its errors of the device under their own classes.
 
     They are raised outside the `except` block: a traceback would keep the tensors of the batch
@@ -123,7 +123,7 @@ class ServedModel:
             draws = [item.draw for item in items]
             return predict_images(model.runtime, pixels, draws, model.config.temperatures)
 
-        return with_device_errors(run)
+        return _with_device_errors(run)
 
 
 def check_same_input(shadow: ServedModel, served: ServedModel) -> None:

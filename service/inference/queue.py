@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
@@ -20,11 +19,10 @@ from service.fair_sharing import (
     ShareExceeded,
 )
 from service.inference.engine import InferenceItem, ServedModel
+from service.inference.queue_cost import ThroughputEstimate
 from service.settings import ServiceSettings
 
-_DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
-_MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate: machines may pause
-ADMITTED_SHARE = 0.8  # of the deadline; the rest is for pauses and errors of the estimate
+_ADMITTED_SHARE = 0.8  # of the deadline; the rest is for pauses and errors of the estimate
 _SMALLEST_ROWS = 2  # of a request whose rows are not known yet
 _ALONE_FACTOR = 8  # multiplies max_pass_ms while one client is active alone
 
@@ -99,104 +97,13 @@ class Batch:
         return {ticket.client for ticket in self.tickets}
 
 
-class ThroughputEstimate:
-    """Estimates the device time of batches; batches that run at the same time share it equally.
-
-    Not thread-safe. `now`: a clock in seconds.
-    """
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._costs: WeakKeyDictionary[ServedModel, LinearCost] = WeakKeyDictionary()
-        self._running: dict[Batch, float] = {}  # device seconds of each running batch so far
-        self._updated_at = now()
-
-    def start(self, batch: Batch) -> None:
-        """The batch starts now."""
-        self._update()
-        self._running[batch] = 0.0
-
-    def finish(self, batch: Batch) -> None:
-        """The batch ends now; learns from its device time."""
-        self._update()
-        cost = self._costs.setdefault(batch.served, LinearCost())
-        cost.add(batch.rows, self._running.pop(batch))
-
-    def seconds(self, served: ServedModel, rows: int, batches: int) -> float:
-        """The estimated time of `rows` rows in `batches` batches; 0 if none has run."""
-        cost = self._costs.get(served)
-        return 0.0 if cost is None else cost.seconds(rows, batches)
-
-    def rows_within(self, served: ServedModel, seconds: float) -> float:
-        """The rows of a batch that runs for `seconds`; infinity if none has run."""
-        cost = self._costs.get(served)
-        return math.inf if cost is None else cost.rows_within(seconds)
-
-    def remaining_s(self) -> float:
-        """The estimated time until all running batches have ended."""
-        self._update()
-        return sum(
-            max(0.0, self.seconds(batch.served, batch.rows, 1) - spent_s)
-            for batch, spent_s in self._running.items()
-        )
-
-    def _update(self) -> None:
-        now = self._now()
-        for batch in self._running:
-            self._running[batch] += (now - self._updated_at) / len(self._running)
-        self._updated_at = now
-
-
-@dataclass
-class LinearCost:
-    """Seconds of a batch as a linear function of its rows, fitted by weighted least squares.
-
-    Recent batches weigh most; intercept and slope are not negative. If all batches had the same
-    number of rows, the intercept is 0. The fields are weighted sums over the batches: their
-    number, rows, total_s (seconds), rows squared, and rows times seconds.
-    """
-
-    batches: float = 0.0
-    rows: float = 0.0
-    total_s: float = 0.0
-    rows_rows: float = 0.0
-    rows_seconds: float = 0.0
-
-    def add(self, rows: int, seconds: float) -> None:
-        if self.total_s > 0:
-            seconds = min(seconds, _MAX_OVERRUN * self.seconds(rows, 1))
-        self.batches = _DECAY * self.batches + 1
-        self.rows = _DECAY * self.rows + rows
-        self.total_s = _DECAY * self.total_s + seconds
-        self.rows_rows = _DECAY * self.rows_rows + rows * rows
-        self.rows_seconds = _DECAY * self.rows_seconds + rows * seconds
-
-    def seconds(self, rows: int, batches: int) -> float:
-        slope = self._slope()
-        intercept = (self.total_s - slope * self.rows) / self.batches
-        return intercept * batches + slope * rows
-
-    def rows_within(self, seconds: float) -> float:
-        """The rows of one batch of `seconds`, at least 0; infinity without a slope."""
-        slope = self._slope()
-        return max(0.0, seconds - self.seconds(0, 1)) / slope if slope > 0 else math.inf
-
-    def _slope(self) -> float:
-        max_slope = self.total_s / self.rows  # a larger slope makes the intercept negative
-        spread = self.batches * self.rows_rows - self.rows**2
-        if math.isclose(spread, 0.0, abs_tol=1e-6 * self.rows**2):
-            return max_slope
-        slope = (self.batches * self.rows_seconds - self.rows * self.total_s) / spread
-        return min(max(slope, 0.0), max_slope)
-
-
 class RequestQueue:
     """Tickets in fair order; owns the capacity of the service.
 
     Thread-safe.
 
     Args:
-        settings: max_waiting_rows limits the rows of all tickets, `ADMITTED_SHARE` of deadline_s
+        settings: max_waiting_rows limits the rows of all tickets, `_ADMITTED_SHARE` of deadline_s
             the estimated time until those of a request have run, max_batch_rows and max_pass_ms a
             batch. An empty queue admits an item of any size.
         workers: The number of batches that may run at the same time.
@@ -287,7 +194,7 @@ class RequestQueue:
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            limit_s = ADMITTED_SHARE * self._settings.deadline_s
+            limit_s = _ADMITTED_SHARE * self._settings.deadline_s
             if self._tickets and (
                 self._capacity.utilization(client, rows) > 1
                 or self.wait_s(client, rows, served, count) > limit_s

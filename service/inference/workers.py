@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
 
-MAX_WORKERS = 4  # more threads compete for the interpreter's lock
+_MAX_WORKERS = 4  # more threads compete for the interpreter's lock
 _CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 
 
-def run_with_retry(
+def _run_with_retry(
     infer: Callable[[Sequence[_Item]], list[Trajectories]],
     items: Sequence[_Item],
     may_split: bool = True,
@@ -53,7 +53,7 @@ def run_with_retry(
             return [ModelFailure("the model failed on this image")]
         size = 1
     parts = [items[start : start + size] for start in range(0, count, size)]
-    return [result for part in parts for result in run_with_retry(infer, part, may_split=False)]
+    return [result for part in parts for result in _run_with_retry(infer, part, may_split=False)]
 
 
 def worker_count(device: torch.device, compiler: str | None) -> int:
@@ -65,10 +65,10 @@ def worker_count(device: torch.device, compiler: str | None) -> int:
     """
     if device.type != "cpu" or compiler is not None:
         return 1
-    return min(torch.get_num_threads(), MAX_WORKERS)
+    return min(torch.get_num_threads(), _MAX_WORKERS)
 
 
-class CoreAllocation:
+class _CoreAllocation:
     """Divides the CPU's cores among the passes that run at the same time.
 
     Args:
@@ -127,7 +127,7 @@ class InferenceWorkers:
         self._max_batch_s = max_batch_s
         self._on_batch = on_batch
         self._on_fatal = on_fatal
-        self._cores = CoreAllocation()
+        self._cores = _CoreAllocation()
         self._pass_started_at: dict[int, float] = {}  # by thread id
         self._active_workers = workers
         self._ended = threading.Event()
@@ -180,7 +180,7 @@ class InferenceWorkers:
     def _run(self, batch: Batch) -> None:
         started_at = time.monotonic()
         with self._cores.allocate(len(self._threads) if batch.leaves_cores else 1):
-            outputs = run_with_retry(self._infer, batch.tickets)
+            outputs = _run_with_retry(self._infer, batch.tickets)
         seconds = time.monotonic() - started_at
         self._queue.finish(batch)
         self._on_batch(batch, seconds)

@@ -43,7 +43,7 @@ from service.telemetry.observation import PROBES
 
 _Phase = Literal["starting", "ready", "stopping"]
 _RETRY_AFTER_S = 5
-SLOW_RELOAD_S = 60.0
+_SLOW_RELOAD_S = 60.0
 _Result = TypeVar("_Result")
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Lifecycle:
         shadow: Its name is that of the model that it is compared with; None for none.
         failure: The reason of the first failure.
         last_reload_successful: False after a reload that was refused for a model, and while one
-            takes longer than `SLOW_RELOAD_S`.
+            takes longer than `_SLOW_RELOAD_S`.
         on_ready: Called once, when the service is ready.
     """
 
@@ -288,11 +288,11 @@ class Lifecycle:
         return new
 
     async def _noticed_if_slow(self, name: str, loading: Awaitable[_Result]) -> _Result:
-        """Awaits a reload; logs a warning every `SLOW_RELOAD_S`."""
+        """Awaits a reload; logs a warning every `_SLOW_RELOAD_S`."""
         task, started_s = asyncio.ensure_future(loading), time.monotonic()
         was_successful = self.last_reload_successful
         try:
-            while not (await asyncio.wait([task], timeout=SLOW_RELOAD_S))[0]:
+            while not (await asyncio.wait([task], timeout=_SLOW_RELOAD_S))[0]:
                 self.last_reload_successful = False
                 seconds = time.monotonic() - started_s
                 logger.warning("%s: the reload has taken %.0f s and goes on", name, seconds)

@@ -41,7 +41,7 @@ from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PrecisionChoice
 from service.inference.engine import InferenceItem, ServedModel
 
-MAX_CARD_BYTES = 1_000_000
+_MAX_CARD_BYTES = 1_000_000
 _WAITS_PER_TIMEOUT = 4  # of a health check
 _RETRY_INTERVAL_S = 0.1  # of a health check without memory
 _MAX_RETRIES = 100  # of one without a timeout
@@ -139,14 +139,14 @@ def load_checked(
     if verify is not None:
         verify(folder)
     checkpoint = load_checkpoint(folder)
-    known, (card, licence) = read_known_answer(folder, checkpoint.config), read_card(folder)
+    known, (card, licence) = read_known_answer(folder, checkpoint.config), _read_card(folder)
     model = EulerLoRA.of(checkpoint, device, precision, compiler)
     served = ServedModel(model, card, source.url, source.name, licence)
     logger.info("model %s: precision %s: %s", served.name, model.precision, model.precision_reason)
     mismatch = checkpoint.config.calibration_mismatch(model.precision)
     if mismatch is not None:
         logger.warning("model %s: %s", served.name, mismatch)
-    share_backbone(model, others)
+    _share_backbone(model, others)
     uncompiled = Runtime(model.network, model.device, RuntimeSettings(precision=model.precision))
     answers = predict_known_answer(
         uncompiled, known.pixels.to(model.device), known.draws, checkpoint.config.temperatures
@@ -157,20 +157,20 @@ def load_checked(
     return CheckedModel(source, known, served)
 
 
-def read_card(folder: Path) -> tuple[str, str | None]:
+def _read_card(folder: Path) -> tuple[str, str | None]:
     """The model card of a checkpoint without its front matter, and the licence in that.
 
     A card that is missing or unreadable is empty.
     """
     try:
         with (folder / CARD_FILE).open("rb") as file:
-            text = file.read(MAX_CARD_BYTES).decode("utf-8", errors="replace")
+            text = file.read(_MAX_CARD_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return "", None
     return _FRONT_MATTER.sub("", text), stated_licence(text)
 
 
-def share_backbone(model: InferenceModel, others: Iterable[InferenceModel]) -> None:
+def _share_backbone(model: InferenceModel, others: Iterable[InferenceModel]) -> None:
     """Replaces the frozen weights of a model by those of another one with the same backbone.
 
     All models are on their device and in their precision already; no tensor is converted, and

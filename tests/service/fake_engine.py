@@ -45,6 +45,7 @@ class FakeEngine:
     def __init__(self, name: str = "fake") -> None:
         self.name = name
         self.batches: list[list[int]] = []
+        self.started: Callable[[list[int]], None] = lambda _: None
         self.error_of: Callable[[list[int]], Exception | None] = lambda _: None
         self.gate = threading.Event()
         self.gate.set()
@@ -55,6 +56,7 @@ class FakeEngine:
     def infer(self, items: Sequence[InferenceItem]) -> list[torch.Tensor]:
         values = [int(item.pixels) for item in items]
         self.batches.append(values)
+        self.started(values)
         self.entered.set()
         assert self.gate.wait(TIMEOUT_S)
         error = self.error_of(values)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.checkpoint.files import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint, save_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.queries import PredictQuery
 from lab.tests.methods.settings import METHODS
-from service.lifecycle.loading import share_backbone
+from service.lifecycle.loading import CheckpointSource, load_checked
 from tests.conftest import config_of, random_network
 from tests.service.harness import FakeRequest, PipelineHarness
 
@@ -23,20 +23,19 @@ def named(method: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def models() -> list[EulerLoRA]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[EulerLoRA]:
     """A model of every method, loaded as the service does; `other` has another backbone and views
     of the details of an image.
     """
-    loaded: list[EulerLoRA] = []
+    loaded, folder = list[EulerLoRA](), tmp_path_factory.mktemp("checkpoints")
     for name, method in METHODS.items():
         network = random_network(method=method)
         with torch.no_grad():
             for _, parameter in network.adapter_parameters():
                 parameter.add_(0.01 * len(loaded))
-        config = config_of(network, name=named(name))
-        model = EulerLoRA(Checkpoint(network, config, f"sha256:{len(loaded)}"), CPU)
-        share_backbone(model, loaded)
-        loaded.append(model)
+        path = folder / named(name)
+        save_checkpoint(path, network, config_of(network, name=named(name)), "# card\n")
+        loaded.append(load_checked(CheckpointSource(path), loaded).model)
     network = random_network(seed=9)
     preprocessing = network.preprocessing.model_copy(update={"canvas": (60, 40)})
     config = config_of(network, name="other", preprocessing=preprocessing, views=8)

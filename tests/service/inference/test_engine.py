@@ -2,7 +2,9 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -16,7 +18,6 @@ from service.inference.engine import (
     InferenceItem,
     ServedModel,
     ServedModels,
-    with_device_errors,
 )
 
 OUT_OF_MEMORY = [
@@ -40,51 +41,59 @@ OTHER = [
 ]
 
 
-def raising(error: Exception) -> None:
-    def run() -> None:
+@pytest.fixture
+def run(model: EulerLoRA, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], None]:
+    """Runs a batch with a forward pass in the place of that of the network."""
+
+    def infer(forward: Callable[..., Any]) -> None:
+        monkeypatch.setattr("service.inference.engine.predict_images", forward)
+        ServedModel(model).infer([InferenceItem(torch.zeros(3, 32, 32), Draw())])
+
+    return infer
+
+
+def failing(error: Exception) -> Callable[..., NoReturn]:
+    def forward(*_: object) -> NoReturn:
         raise error
 
-    with_device_errors(run)
+    return forward
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=repr)
-def test_an_allocation_error_does_not_pass_on_the_message_of_torch(
-    error: Exception,
-) -> None:
+def test_an_allocation_error_does_not_pass_on_the_message_of_torch(run, error: Exception) -> None:
     with pytest.raises(OutOfMemory) as raised:
-        raising(error)
+        run(failing(error))
     assert raised.value.detail == "the device had no memory for this image"
 
 
-def test_an_allocation_that_the_cpu_refuses_is_out_of_memory() -> None:
+def test_an_allocation_that_the_cpu_refuses_is_out_of_memory(run) -> None:
     with pytest.raises(OutOfMemory):
-        with_device_errors(lambda: torch.empty(2**60, dtype=torch.uint8))
+        run(lambda *_: torch.empty(2**60, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("error", LOST_DEVICE, ids=repr)
-def test_a_lost_device_keeps_the_first_line_of_the_message(error: Exception) -> None:
+def test_a_lost_device_keeps_the_first_line_of_the_message(run, error: Exception) -> None:
     with pytest.raises(DeviceFailed) as raised:
-        raising(error)
+        run(failing(error))
     assert str(raised.value) == str(error).splitlines()[0]
 
 
 @pytest.mark.parametrize("error", OTHER, ids=repr)
-def test_any_other_error_is_raised_unchanged(error: Exception) -> None:
+def test_any_other_error_is_raised_unchanged(run, error: Exception) -> None:
     with pytest.raises(type(error)) as raised:
-        raising(error)
+        run(failing(error))
     assert raised.value is error
 
 
-def test_the_tensors_of_a_failed_batch_are_freed_while_its_error_is_handled() -> None:
+def test_the_tensors_of_a_failed_batch_are_freed_while_its_error_is_handled(run) -> None:
     references: list[weakref.ref[torch.Tensor]] = []
 
-    def run() -> None:
-        batch = torch.zeros(10)
-        references.append(weakref.ref(batch))
+    def forward(_: object, pixels: torch.Tensor, *__: object) -> NoReturn:
+        references.append(weakref.ref(pixels))
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     try:
-        with_device_errors(run)
+        run(forward)
     except OutOfMemory as problem:
         gc.collect()
         assert references[0]() is None

@@ -10,14 +10,8 @@ import pytest
 
 from eulerlora_contract.problems import NotReady, Overloaded
 from service.fair_sharing import ShareExceeded
-from service.inference.queue import (
-    ADMITTED_SHARE,
-    Batch,
-    LinearCost,
-    RequestQueue,
-    ThroughputEstimate,
-    Ticket,
-)
+from service.inference.queue import Batch, RequestQueue, Ticket
+from service.inference.queue_cost import LinearCost, ThroughputEstimate
 from service.settings import ServiceSettings
 from tests.service.fake_engine import (
     MAX_PASS_MS,
@@ -113,7 +107,7 @@ A, B = "client a", "client b"
 def queue_of(clock: FakeClock, workers: int = 1, **settings: Any) -> RequestQueue:
     """A queue with batches of six rows that admits five seconds of work by default."""
     limits = {"max_batch_rows": 6, "max_waiting_rows": 1000, "max_pass_ms": MAX_PASS_MS}
-    chosen = {**limits, "deadline_s": 5 / ADMITTED_SHARE, **settings}
+    chosen = {**limits, "deadline_s": 5 / 0.8, **settings}
     return RequestQueue(ServiceSettings(**chosen), workers, clock)
 
 

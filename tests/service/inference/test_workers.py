@@ -3,21 +3,16 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from eulerlora_contract.problems import ModelFailure, NotReady, OutOfMemory, Problem
-from service.inference import workers as workers_module
+from eulerlora_contract.problems import ModelFailure, NotReady, OutOfMemory
 from service.inference.engine import DeviceFailed
-from service.inference.workers import (
-    MAX_WORKERS,
-    CoreAllocation,
-    run_with_retry,
-    worker_count,
-)
+from service.inference.queue import InferenceResult
+from service.inference.workers import worker_count
 from tests.service.fake_engine import (
     NO_DEADLINE,
     TIMEOUT_S,
@@ -64,27 +59,45 @@ def test_a_failed_batch_runs_again_item_by_item_or_in_two_halves_once(
     outputs: list[object],
     batches: list[list[int]],
 ) -> None:
-    engine = FakeEngine()
-    engine.error_of = error_of
-    results = run_with_retry(engine.infer, [item_of(value) for value in values])
-    assert [
-        type(result) if isinstance(result, Problem) else int(result) for result in results
-    ] == outputs
-    assert engine.batches == batches
+    harness = WorkersHarness(max_batch_rows=100)
+    with harness.workers.running():
+        first, results = run_together(harness, values, error_of)
+        assert values_of([first]) == [9]
+        for future, output in zip(results, outputs, strict=True):
+            if isinstance(output, int):
+                assert values_of([future]) == [output]
+            else:
+                assert type(future.exception(TIMEOUT_S)) is output
+    assert harness.engine.batches == [[9], *batches]
+
+
+def run_together(
+    harness: WorkersHarness,
+    values: list[int],
+    error_of: Callable[[list[int]], Exception | None],
+) -> tuple["Future[InferenceResult]", list["Future[InferenceResult]"]]:
+    """Runs items in one batch, whose passes may fail, after a pass for 9."""
+    first = harness.block_with(9)
+    results = harness.submit(*values)
+    harness.engine.error_of = lambda of_pass: None if 9 in of_pass else error_of(of_pass)
+    harness.engine.gate.set()
+    return first, results
 
 
 def test_a_batch_does_not_run_again_on_a_lost_device() -> None:
-    engine = FakeEngine()
-    engine.error_of = lambda _: DeviceFailed("gone")
-    with pytest.raises(DeviceFailed):
-        run_with_retry(engine.infer, [item_of(1), item_of(2)])
-    assert engine.batches == [[1, 2]]
+    harness = WorkersHarness()
+    with harness.workers.running():
+        _, results = run_together(harness, [1, 2], lambda _: DeviceFailed("gone"))
+        for future in results:
+            assert type(future.exception(TIMEOUT_S)) is NotReady
+    assert harness.engine.batches == [[9], [1, 2]]
 
 
 def test_the_cause_of_a_failure_is_logged_but_not_part_of_the_problem(caplog) -> None:
-    engine = FakeEngine()
-    engine.error_of = lambda _: ValueError("a secret")
-    (problem,) = run_with_retry(engine.infer, [item_of(1)])
+    harness = WorkersHarness()
+    with harness.workers.running():
+        _, (result,) = run_together(harness, [1], lambda _: ValueError("a secret"))
+        problem = result.exception(TIMEOUT_S)
     assert isinstance(problem, ModelFailure)
     assert "a secret" not in problem.detail
     assert "a secret" in caplog.text
@@ -227,7 +240,7 @@ def test_a_pass_is_not_hung_because_the_process_was_suspended(monkeypatch) -> No
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600)
     with harness.workers.running():
         blocked = harness.block_with(6)
-        monkeypatch.setattr(workers_module, "time", later)
+        monkeypatch.setattr("service.inference.workers.time", later)
         assert not harness.failed.wait(1)
         harness.engine.gate.set()
         assert values_of([blocked]) == [6]
@@ -237,7 +250,7 @@ def test_a_cpu_has_a_worker_per_core_but_one_for_a_compiled_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cpu = torch.device("cpu")
-    for cores, workers in ((1, 1), (2, 2), (64, MAX_WORKERS)):
+    for cores, workers in ((1, 1), (2, 2), (64, 4)):
         monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
         assert worker_count(cpu, None) == workers
         assert worker_count(cpu, "inductor") == 1
@@ -245,27 +258,23 @@ def test_a_cpu_has_a_worker_per_core_but_one_for_a_compiled_network(
 
 
 def test_a_single_pass_gets_all_cores_and_concurrent_ones_an_equal_part() -> None:
-    cores = CoreAllocation(5)
-    with ExitStack() as passes:
-        passes.enter_context(pytest.raises(ZeroDivisionError))
-        counts = [passes.enter_context(cores.allocate()) for _ in range(6)]
-        raise ZeroDivisionError  # a failed pass returns its cores
-    assert counts == [5, 2, 1, 1, 1, 1]
-    with cores.allocate() as count:
-        assert count == 5
+    torch.set_num_threads(5)
+    harness, cores = WorkersHarness(workers=6), list[int]()
 
+    def record(_: list[int]) -> None:
+        cores.append(torch.get_num_threads())  # of the thread of the pass
 
-def test_the_number_of_cores_is_set_for_the_thread_of_the_pass_only() -> None:
-    torch.set_num_threads(2)
-    cores, counts = CoreAllocation(), []
+    def fail(_: list[int]) -> Exception:
+        return ZeroDivisionError()  # a failed pass returns its cores
 
-    def run_second_pass() -> None:
-        with cores.allocate():
-            counts.append(torch.get_num_threads())
-
-    with cores.allocate():
-        thread = threading.Thread(target=run_second_pass)
-        thread.start()
-        thread.join()
-        assert torch.get_num_threads() == 2
-    assert counts == [1]
+    harness.engine.started = record
+    with harness.workers.running():
+        passes = [harness.block_with(1) for _ in range(6)]
+        assert cores == [5, 2, 1, 1, 1, 1]
+        harness.engine.error_of = fail
+        harness.engine.gate.set()
+        assert {type(one.exception(TIMEOUT_S)) for one in passes} == {ModelFailure}
+        harness.engine.error_of = lambda _: None
+        values_of(harness.submit(1))
+    assert cores[-1] == 5
+    assert torch.get_num_threads() == 5

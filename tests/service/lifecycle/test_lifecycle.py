@@ -301,7 +301,7 @@ async def test_sighup_after_the_end_is_handled_as_before_the_start(
 async def test_a_slow_and_a_refused_reload_are_logged_and_shown_by_the_metrics(
     harness: Harness, checkpoint_copy: Path, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr("service.lifecycle.lifecycle.SLOW_RELOAD_S", 0.01)
+    monkeypatch.setattr("service.lifecycle.lifecycle._SLOW_RELOAD_S", 0.01)
     gate, refuses = threading.Event(), False
 
     def load(source: CheckpointSource, others: Any) -> Any:

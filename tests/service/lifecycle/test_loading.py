@@ -28,13 +28,11 @@ from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PRECISIONS
 from service.inference.engine import InferenceItem, ServedModel
 from service.lifecycle.loading import (
-    MAX_CARD_BYTES,
     CheckedModel,
     CheckpointSource,
     health_check,
     load_checked,
     newer_revision,
-    read_card,
     run_in_daemon_thread,
     warm_up,
 )
@@ -279,12 +277,14 @@ def test_a_card_is_read_without_its_front_matter_up_to_a_limit(checkpoint_copy: 
     for content, text, licence in (
         (b"---\nlicense: other\n---\n\n# tiny\n", "# tiny\n", "other"),
         ("# Größe\n".encode() + b"\xff", "# Größe\n\N{REPLACEMENT CHARACTER}", None),
-        (bytes(MAX_CARD_BYTES + 1), "\0" * MAX_CARD_BYTES, None),
+        (bytes(1_000_001), "\0" * 1_000_000, None),
     ):
         card.write_bytes(content)
-        assert read_card(checkpoint_copy) == (text, licence)
+        served = load(checkpoint_copy, ()).served
+        assert (served.card, served.licence) == (text, licence)
     card.unlink()
-    assert read_card(checkpoint_copy) == ("", None)
+    served = load(checkpoint_copy, ()).served
+    assert (served.card, served.licence) == ("", None)
 
 
 @pytest.fixture(scope="module")
