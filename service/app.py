@@ -1,20 +1,19 @@
 """The HTTP application, built from explicit arguments."""
 
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
-from starlette.routing import compile_path
-from starlette.types import Scope
 
 from eulerlora.inference import InferenceModel
-from service.auth.access import KeyCheck, needs_key
+from service.admission import capacity_check, page_check
+from service.auth.access import KeyCheck
 from service.auth.keys import Keys
 from service.decoding.slots import DecodingSlots
 from service.extensions import Service, route_paths
-from service.fair_sharing import ClientQuota, client_of
-from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
+from service.fair_sharing import ClientQuota
+from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue
 from service.inference.workers import InferenceWorkers
@@ -27,7 +26,7 @@ from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.settings import ServiceSettings
 from service.shadow import Shadow
 from service.telemetry.metrics import Gauges, Metrics
-from service.telemetry.observation import PROBES, ObservationMiddleware
+from service.telemetry.observation import ObservationMiddleware
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
@@ -157,38 +156,3 @@ def create_app(
 def _properties(model: InferenceModel) -> dict[str, str]:
     """What the metrics say of a model."""
     return {"revision": model.revision, "precision": model.precision}
-
-
-def page_check(per_minute: int) -> Check:
-    """Limits what a client may ask for without a key, except for probes."""
-    quota = ClientQuota(per_minute, "requests for the page and the documentation")
-
-    def check(scope: Scope) -> None:
-        if not needs_key(scope["path"]) and scope["path"] not in PROBES:
-            client = client_of(scope)
-            quota.check(client, 1)
-            quota.charge(client, 1)
-
-    return check
-
-
-def capacity_check(queue: RequestQueue, quota: ClientQuota, paths: Iterable[str]) -> Check:
-    """Refuses requests with images of a client without capacity for a row.
-
-    Under overload most requests end here, at minimal cost. The rows of an admitted request are
-    reserved later, by `RequestQueue.reserve`, when they are known.
-
-    Args:
-        queue: Of the rows; Overloaded if it has no capacity for the client.
-        quota: Of decoding time; QuotaExceeded if the client has used it up.
-        paths: Templates of the paths of such requests, with parameters in braces.
-    """
-    patterns = [compile_path(path)[0] for path in paths]
-
-    def check(scope: Scope) -> None:
-        if any(pattern.match(scope["path"]) for pattern in patterns):
-            client = client_of(scope)  # after the check of the key
-            quota.check(client)
-            queue.check_capacity(client)
-
-    return check

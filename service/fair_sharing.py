@@ -1,4 +1,9 @@
-"""Fair shares of decoders, inference, queue capacity and upload memory, and quotas of clients."""
+"""Fair shares of decoders, inference, queue capacity and upload memory, and quotas of clients.
+
+Nothing here knows what is shared. A `FairQueue` gives every client an equal part of a service,
+whatever it sends. A `SharedCapacity` says how much of a limit a client may still use.
+`RecentClients` keeps a worker free for others. A `ClientQuota` is a rate for each client.
+"""
 
 import asyncio
 import ipaddress
@@ -12,11 +17,23 @@ from weakref import WeakValueDictionary
 
 from eulerlora_contract.problems import Overloaded, QuotaExceeded
 
+__all__ = [
+    "INTERNAL",
+    "ClientQuota",
+    "ClientTurns",
+    "FairQueue",
+    "RecentClients",
+    "ShareExceeded",
+    "SharedCapacity",
+    "address_network",
+    "client_of",
+]
+
 INTERNAL = "internal"  # the client of health checks and warm-up
 _IPV6_PREFIX = 64  # a site gets at least this prefix (RFC 6177), and can use all of its addresses
-ACTIVE_S = 10.0
+_ACTIVE_S = 10.0
 _MINUTE_S = 60.0
-MAX_BALANCES = 10_000
+_MAX_BALANCES = 10_000
 """Clients that a quota remembers; of more, those charged least recently start with a full one."""
 
 _NEGLIGIBLE = 1e-9  # a rounding error of released fractions
@@ -275,7 +292,7 @@ class RecentClients:
         return len(self._last_s)
 
     def _forget_inactive(self) -> None:
-        oldest_s = self._now() - ACTIVE_S
+        oldest_s = self._now() - _ACTIVE_S
         while self._last_s and self._last_s[first := next(iter(self._last_s))] < oldest_s:
             del self._last_s[first]
 
@@ -322,7 +339,7 @@ class ClientQuota:
         self._balances[client] = balance
         while self._balances:
             oldest = next(iter(self._balances))
-            if len(self._balances) <= MAX_BALANCES and self._left(oldest) < self._capacity:
+            if len(self._balances) <= _MAX_BALANCES and self._left(oldest) < self._capacity:
                 return
             del self._balances[oldest]
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp
 
 from eulerlora.checkpoint.signature import verifier
 from eulerlora.model import choose_device
@@ -31,14 +29,20 @@ from service.app import create_app
 from service.auth.keys import Keys
 from service.decoding.pool import DecoderPool
 from service.extensions import load_extensions
-from service.http.middleware import MAX_HEADER_BYTES
-from service.http.protocol import Protocol, protocol_of
+from service.http.protocol import protocol_of
+from service.http.server import (
+    BACKLOG,
+    allowed_hosts,
+    check_exposure,
+    listen,
+    server_config,
+    server_url,
+)
 from service.inference.engine import ServedModel
 from service.inference.workers import worker_count
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckpointSource, load_checked
 from service.settings import (
-    PREFIX,
     STOP_MARGIN_S,
     LifeSettings,
     ServiceSettings,
@@ -51,8 +55,6 @@ from service.telemetry.stderr import exit_now
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
 
-_BACKLOG = 2048  # connections that wait to be accepted
-_ACCEPTED_AT_ONCE = 64  # before the limits on connections are checked; less than the spare files
 _COMPILED_PASS_S = 1800.0
 """Minimum limit on the time of a pass of a compiled network, whose first pass compiles it for all
 row counts.
@@ -62,7 +64,6 @@ _SWITCH_INTERVAL_S = 0.0005
 operation: at Python's 5 ms, an event loop that reads uploads makes passes several times as long.
 """
 _NON_COMMERCIAL = re.compile(r"cc-by-nc[a-z0-9.-]*")
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 logger = logging.getLogger(__name__)
 
@@ -130,27 +131,6 @@ def run(options: ServeOptions) -> NoReturn:
         config = server_config(app, protocol, settings.trusted_proxies)
         Server(config, lifecycle, settings.life).run([listener])
     _exit(lifecycle)
-
-
-def server_config(
-    app: ASGIApp, protocol: type[Protocol], trusted_proxies: str = ""
-) -> uvicorn.Config:
-    """The configuration of the server, without an address to listen on."""
-    return uvicorn.Config(
-        app,
-        http=protocol,
-        # uvloop accepts one connection in a turn of the loop: a client with 200 busy ones would
-        # keep all others, and the probes, waiting for 200 turns.
-        loop="asyncio",
-        backlog=_ACCEPTED_AT_ONCE,
-        ws="none",
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=bool(trusted_proxies),
-        forwarded_allow_ips=trusted_proxies,  # not of FORWARDED_ALLOW_IPS
-    )
 
 
 def service_of(
@@ -227,7 +207,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(_BACKLOG)  # asyncio has set it to the number accepted at once
+            listener.listen(BACKLOG)  # asyncio has set it to the number accepted at once
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles SIGTERM and SIGINT."""
@@ -263,57 +243,6 @@ def described(models: Mapping[str, ServedModel]) -> str:
     )
 
 
-def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
-    """A warning for serving `host` without keys; None if keys are used.
-
-    Raises:
-        SettingsError: If `host` is not a loopback address and neither `has_keys` nor `open_to_all`
-            is set, or if both are.
-    """
-    if has_keys and open_to_all:
-        raise SettingsError("expected at most one of --keys and --open, got both")
-    if has_keys:
-        return None
-    if _is_loopback(host):
-        return f"no keys: every user of this machine can send requests to {host}"
-    if open_to_all:
-        return (
-            f"no keys: everyone who can reach {host or 'this machine'} can send requests, to "
-            f"localhost unless {PREFIX}ALLOWED_HOSTS names other hosts"
-        )
-    raise SettingsError(
-        f"--host {host} requires --keys FILE, or --open to serve everyone without keys"
-    )
-
-
-def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | None:
-    """The host names that requests may use, in lower case; None for all.
-
-    `names`: the setting ALLOWED_HOSTS. If it is empty, a service without keys accepts the names of
-    this machine and `host` only: otherwise any web site could point its own name to this machine
-    and use the service through a visitor's browser (DNS rebinding).
-    """
-    if names:
-        return frozenset(names.lower().split(","))
-    return None if has_keys else _LOOPBACK_NAMES | ({host.lower()} - {""})
-
-
-def _is_loopback(host: str) -> bool:
-    """True if only this machine can reach the address.
-
-    `localhost` is the only name that counts as loopback; other names are not resolved.
-    """
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
-
-
 def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings:
     """The settings of the environment, overridden by the command line.
 
@@ -328,27 +257,6 @@ def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings
     effective = settings.model_copy(update={"life": life, "max_batch_s": max_batch_s})
     check_consistency(effective)
     return effective
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 selects a free port. Raises SettingsError.
-
-    "::" listens on all addresses of both families.
-    """
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        both = address[0] == "::" and socket.has_dualstack_ipv6()
-        return socket.create_server(
-            (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
-        )
-    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-        reason = getattr(error, "strerror", None) or "invalid host name"
-        raise SettingsError(f"cannot listen on {host} port {port}: {reason}") from error
-
-
-def server_url(host: str, port: int) -> str:
-    """An IPv6 address is enclosed in brackets (RFC 3986, 3.2.2)."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _exit(lifecycle: Lifecycle) -> NoReturn:

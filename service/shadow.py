@@ -19,7 +19,7 @@ from service.prediction import answer_again
 from service.telemetry.metrics import Metrics
 from service.telemetry.records import ShadowResult
 
-MAX_WAITING = 16
+_MAX_WAITING = 16
 """Comparisons that wait; each holds the network's input of an image."""
 _POLL_S = 0.005
 
@@ -46,7 +46,7 @@ class Shadow(Extension):
     """Runs comparisons in a thread of its own, on one core, while no request is in progress.
 
     A comparison pauses before its next operation of torch when a request arrives. Comparisons above
-    `MAX_WAITING` are dropped. Nothing that fails here reaches a request.
+    `_MAX_WAITING` are dropped. Nothing that fails here reaches a request.
 
     Args:
         model: The shadow, with the name of the model that it is compared with; None before it is
@@ -67,7 +67,7 @@ class Shadow(Extension):
         self._requests = requests
         self._metrics = metrics
         self._results = compare or differences
-        self._waiting: queue.Queue[_Job | None] = queue.Queue(MAX_WAITING)
+        self._waiting: queue.Queue[_Job | None] = queue.Queue(_MAX_WAITING)
         self._closed = threading.Event()
 
     @contextmanager

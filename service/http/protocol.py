@@ -24,10 +24,10 @@ from service.settings import ConnectionSettings
 from service.telemetry.logs import REQUEST_ID_HEADER
 from service.telemetry.observation import PROBES
 
-HEADER_GRACE_S = 1.0  # in which headers that were sent at once have been read
-WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
-LINGER_S = 5.0  # for a client to stop sending a body after the response
-LINGER_BYTES = 64 * 1024 * 1024  # that such a client may still send; they are discarded
+_HEADER_GRACE_S = 1.0  # in which headers that were sent at once have been read
+_WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
+_LINGER_S = 5.0  # for a client to stop sending a body after the response
+_LINGER_BYTES = 64 * 1024 * 1024  # that such a client may still send; they are discarded
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
 _IPV4_MAPPED = "::ffff:"
 
@@ -123,7 +123,7 @@ class Protocol(H11Protocol):
         self._network = Network()
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
-        self._discardable = LINGER_BYTES
+        self._discardable = _LINGER_BYTES
         self._lingers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -159,7 +159,7 @@ class Protocol(H11Protocol):
         is_full = total > self.settings.connections_within_file_limit()
         if not is_full and total <= self.settings.max_connections:
             return
-        opened_before_s = self.loop.time() - (0 if is_full else HEADER_GRACE_S)
+        opened_before_s = self.loop.time() - (0 if is_full else _HEADER_GRACE_S)
         largest_first = sorted(
             self.networks.values(), key=lambda network: len(network.connections), reverse=True
         )
@@ -210,7 +210,7 @@ class Protocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._write_timer = self.loop.call_later(WRITE_TIMEOUT_S, self.transport.abort)
+        self._write_timer = self.loop.call_later(_WRITE_TIMEOUT_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -268,7 +268,7 @@ class Protocol(H11Protocol):
         if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
             return False
         self._lingers = True
-        self._start_read_timer(LINGER_S)
+        self._start_read_timer(_LINGER_S)
         self.transport.write_eof()
         self.flow.resume_reading()
         return True

@@ -34,8 +34,8 @@ _Query = TypeVar("_Query", bound=BaseModel)
 
 FILE_PART = "file"
 FILES_PART = "files"
-MULTIPART = "multipart/form-data"
-MAX_PARTS = 8
+_MULTIPART = "multipart/form-data"
+_MAX_PARTS = 8
 _MAX_FIELD_BYTES = 1024
 _MAX_HEADER_PARAMETERS = 16
 _MAX_QUERY_PARAMETERS = 50
@@ -96,9 +96,9 @@ async def read_file(request: Request) -> Upload:
         InvalidUpload: Unless there is exactly one non-empty file.
     """
     media_type = _media_type(request)
-    if media_type == MULTIPART:
-        too_many = MalformedBody(f"expected at most {MAX_PARTS} parts")
-        uploads = await _read_form(request, FILE_PART, MAX_PARTS, too_many)
+    if media_type == _MULTIPART:
+        too_many = MalformedBody(f"expected at most {_MAX_PARTS} parts")
+        uploads = await _read_form(request, FILE_PART, _MAX_PARTS, too_many)
         if len(uploads) != 1:
             raise InvalidUpload(f"expected one file, got {len(uploads)}")
         upload = uploads[0]
@@ -107,7 +107,7 @@ async def read_file(request: Request) -> Upload:
         upload = Upload(b"".join(chunks), Declared(media_type))
     else:
         raise UnsupportedMedia(
-            f"expected the content type {MULTIPART}, one of an image, or application/octet-stream"
+            f"expected the content type {_MULTIPART}, one of an image, or application/octet-stream"
         )
     if not upload.content:
         raise InvalidUpload("the file is empty")
@@ -122,8 +122,8 @@ async def read_files(request: Request, max_files: int) -> list[Upload]:
         MalformedBody: For a multipart body that cannot be parsed.
         InvalidUpload: For no file, more than `max_files`, or parts with other names.
     """
-    if _media_type(request) != MULTIPART:
-        raise UnsupportedMedia(f"expected the content type {MULTIPART}")
+    if _media_type(request) != _MULTIPART:
+        raise UnsupportedMedia(f"expected the content type {_MULTIPART}")
     too_many = InvalidUpload(f"expected at most {max_files} files")
     uploads = await _read_form(request, FILES_PART, max_files, too_many)
     if not uploads:
@@ -180,7 +180,7 @@ class _FormParser(MultiPartParser):
         _, parameters = parse_options_header(content_type)
         boundary = parameters.get(b"boundary", b"").decode("latin-1")
         # Without a charset: Python remembers the name of every one that it does not know.
-        headers = Headers({"Content-Type": f'{MULTIPART}; boundary="{boundary}"'})
+        headers = Headers({"Content-Type": f'{_MULTIPART}; boundary="{boundary}"'})
         stream = self._checked_stream(request)
         super().__init__(headers, stream, max_part_size=_MAX_FIELD_BYTES)
         self._ended = False

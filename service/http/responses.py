@@ -55,7 +55,7 @@ _UNREAD_BODY = (
 )  # fmt: skip
 """Problems that leave the rest of the body unread, so that the connection must be closed."""
 
-MAX_REFUSAL_DELAY_S = 1.0
+_MAX_REFUSAL_DELAY_S = 1.0
 _SIGNIFICANT_DIGITS = 6
 """Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
 sum of probabilities from 1, for any number of classes."""
@@ -122,7 +122,7 @@ class ProblemResponse(JSONResponse):
     ) -> None:
         self._document = problem_document(problem, request_id)
         is_delayed = isinstance(problem, QuotaExceeded | ShareExceeded)
-        self._delay_s = min(problem.retry_after_s or 0, MAX_REFUSAL_DELAY_S) if is_delayed else 0
+        self._delay_s = min(problem.retry_after_s or 0, _MAX_REFUSAL_DELAY_S) if is_delayed else 0
         chosen = problem_headers(problem) if headers is None else headers
         super().__init__(None, self._document.status, chosen, PROBLEM_JSON)
 

@@ -35,7 +35,7 @@ from service.routes.openapi import (
 from service.settings import ServiceSettings
 from service.telemetry.metrics import Metrics
 
-SCRAPE_INTERVAL_S = 0.02
+_SCRAPE_INTERVAL_S = 0.02
 """Between two answers of /metrics; each takes about 1 ms of the event loop."""
 
 _NAME_PARAMETER = {
@@ -171,7 +171,7 @@ def probe_routes(lifecycle: Lifecycle) -> APIRouter:
 def metrics_routes(metrics: Metrics) -> APIRouter:
     """The route that Prometheus scrapes.
 
-    Those of an address are answered one after another, at intervals of SCRAPE_INTERVAL_S: the route
+    Those of an address are answered one after another, at intervals: the route
     needs no key, and many scrapes must not take the event loop's time from predictions.
     """
     router = APIRouter(tags=[OPERATIONS])
@@ -185,7 +185,7 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
     async def scrape(request: Request) -> Response:
         """Returns all metrics in the text format of Prometheus, or as OpenMetrics on request."""
         async with while_connected(request), turns.of(request.scope):
-            await asyncio.sleep(SCRAPE_INTERVAL_S)
+            await asyncio.sleep(_SCRAPE_INTERVAL_S)
         exposition = metrics.exposition(request.headers.get("Accept", ""))
         return Response(exposition.content, headers={"Content-Type": exposition.content_type})
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.protocol import Protocol, protocol_of
-from service.process import listen, server_config
+from service.http.server import listen, server_config
 from service.settings import BodySettings, ConnectionSettings
 
 SOCKET_TIMEOUT_S = 120.0

@@ -1,6 +1,7 @@
 """`eulerlora serve`: the start, invalid arguments, exposed addresses, and the exit status."""
 
 import asyncio
+import ctypes
 import json
 import signal
 import socket
@@ -17,18 +18,16 @@ from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import SettingsError
 from service.decoding.fork_server import FORK_SERVER
-from service.decoding.sandbox import LIBC
 from service.http.protocol import protocol_of
-from service.inference.engine import ServedModel
-from service.process import (
+from service.http.server import (
     allowed_hosts,
     check_exposure,
-    described,
-    effective_settings,
     listen,
     server_config,
     server_url,
 )
+from service.inference.engine import ServedModel
+from service.process import described, effective_settings
 from service.settings import ConnectionSettings
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
@@ -187,7 +186,7 @@ def test_a_required_sandbox_that_is_missing_is_one_line_and_status_1(
 
 def test_other_processes_of_the_user_cannot_read_the_memory_of_the_service(refusal) -> None:
     refusal("--port", "0", "--policy", "missing")
-    assert LIBC.prctl(PR_GET_DUMPABLE) == 0
+    assert ctypes.CDLL(None).prctl(PR_GET_DUMPABLE) == 0
 
 
 def test_a_pass_does_not_wait_long_for_the_lock_of_the_interpreter(
@@ -282,7 +281,8 @@ def test_other_addresses_require_keys_or_open_and_have_every_name_with_keys(host
 @pytest.mark.parametrize(
     ("trusted", "peer", "client"),
     [("", "127.0.0.1", "127.0.0.1"), ("10.0.0.7", "127.0.0.1", "127.0.0.1"),
-     ("127.0.0.1", "127.0.0.1", "192.0.2.1"), ("10.0.0.0/8,::1", "10.1.2.3", "192.0.2.1"),
+     ("", "::ffff:10.0.0.7", "10.0.0.7"), ("127.0.0.1", "127.0.0.1", "192.0.2.1"),
+     ("10.0.0.0/8,::1", "10.1.2.3", "192.0.2.1"),
      ("10.0.0.0/8", "::ffff:10.1.2.3", "192.0.2.1"), ("10.0.0.0/8", "192.0.2.9", "192.0.2.9")],
 )  # fmt: skip
 def test_only_a_trusted_proxy_names_the_client(monkeypatch, trusted, peer, client) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from service.inference.queue import RequestQueue
 from service.settings import ServiceSettings
-from service.shadow import MAX_WAITING, Shadow
+from service.shadow import Shadow
 from service.telemetry.metrics import Metrics
 from tests.server_process import END_S, wait_until
 from tests.service.fake_engine import FakeEngine
@@ -87,11 +87,11 @@ def test_a_comparison_pauses_while_a_request_is_in_progress(shadow, requests) ->
 def test_comparisons_above_the_limit_are_dropped_and_counted(shadow, requests, metrics) -> None:
     served: Any = FakeEngine("tiny")
     with requests.reserve("a client", served, [2]):
-        for _ in range(MAX_WAITING + 10):
+        for _ in range(26):  # 16 may wait
             submit(shadow, "tiny", lambda _: {})
         dropped = count(metrics, "dropped")
     assert dropped in (9, 10)  # the thread may hold one more
-    wait_until(lambda: count(metrics, "compared") == MAX_WAITING + 10 - dropped, END_S)
+    wait_until(lambda: count(metrics, "compared") == 26 - dropped, END_S)
 
 
 def test_a_failure_is_counted_and_the_next_comparison_runs(shadow, metrics) -> None:

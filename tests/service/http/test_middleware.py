@@ -22,12 +22,12 @@ from eulerlora_contract.problems import (
     Problem,
     QuotaExceeded,
 )
-from service.app import capacity_check, page_check
+from service.admission import capacity_check, page_check
 from service.fair_sharing import ClientQuota, ShareExceeded
-from service.http.middleware import BodyLimits, BodySettings, HeaderChecks
-from service.http.responses import MAX_REFUSAL_DELAY_S, add_problem_handlers
+from service.http.middleware import BodyLimits, HeaderChecks
+from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue
-from service.settings import ServiceSettings
+from service.settings import BodySettings, ServiceSettings
 from tests.service.conftest import app_of
 from tests.service.fake_engine import FakeEngine
 from tests.service.http.plain_app import guarded, plain_app
@@ -278,7 +278,7 @@ def test_one_client_cannot_ask_for_the_page_without_end(delays) -> None:
         response = client.get(path)
         assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
         assert 1 <= int(response.headers["Retry-After"]) <= 60
-    assert delays == [MAX_REFUSAL_DELAY_S] * 5
+    assert delays == [1] * 5
     for path in ("/livez", "/readyz", "/metrics", "/models", "/predict"):
         assert client.get(path).status_code == 200
 

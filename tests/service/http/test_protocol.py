@@ -12,12 +12,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from service.http import middleware as http_middleware
-from service.http import protocol as http_protocol
-from service.http import responses as http_responses
-from service.http.middleware import BodySettings
-from service.http.protocol import ConnectionSettings, protocol_of
-from service.process import listen, server_config
+from service.http.protocol import protocol_of
+from service.http.server import listen, server_config
+from service.settings import BodySettings, ConnectionSettings
 from tests.server_process import wait_until
 from tests.service.http.plain_app import PROBES, plain_app
 from tests.service.real_server import (
@@ -231,9 +228,9 @@ def test_a_client_that_reads_only_after_its_whole_body_gets_the_problem(port, he
         assert is_closed(connection)
 
 
-@pytest.mark.parametrize(("name", "limit"), [("LINGER_S", 0.2), ("LINGER_BYTES", 1000)])
+@pytest.mark.parametrize(("name", "limit"), [("_LINGER_S", 0.2), ("_LINGER_BYTES", 1000)])
 def test_a_refused_client_that_continues_to_send_is_disconnected(monkeypatch, name, limit) -> None:
-    monkeypatch.setattr(http_protocol, name, limit)
+    monkeypatch.setattr(f"service.http.protocol.{name}", limit)
     with serve_with_limits(plain_app(), LONG_TIMEOUTS, BodySettings()) as port:
         with connect(port) as connection:
             connection.sendall(REFUSED_AT_ONCE[0])
@@ -252,7 +249,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("data", MALFORMED, ids=["head", "chunk"])
 def test_a_client_that_stays_after_a_malformed_request_is_disconnected(monkeypatch, data) -> None:
-    monkeypatch.setattr(http_protocol, "LINGER_S", 0.2)
+    monkeypatch.setattr("service.http.protocol._LINGER_S", 0.2)
     protocol = protocol_of(LONG_TIMEOUTS)
     with run_server(plain_app(), protocol) as port, connect(port) as connection:
         connection.sendall(data)
@@ -303,7 +300,7 @@ def test_too_many_connections_get_503_except_for_probes() -> None:
 
 @pytest.mark.parametrize("grace_s", [0, SOCKET_TIMEOUT_S])
 def test_connections_without_headers_lock_no_other_address_out(monkeypatch, grace_s) -> None:
-    monkeypatch.setattr(http_protocol, "HEADER_GRACE_S", grace_s)
+    monkeypatch.setattr("service.http.protocol._HEADER_GRACE_S", grace_s)
     with crowded() as (port, opened):
         kept = opened(VICTIM, MODELS)
         assert read_response(kept).status == 200
@@ -318,7 +315,7 @@ def test_connections_without_headers_lock_no_other_address_out(monkeypatch, grac
 
 
 def test_the_oldest_connection_without_headers_is_closed_first_then_idle_ones(monkeypatch) -> None:
-    monkeypatch.setattr(http_protocol, "HEADER_GRACE_S", 0)
+    monkeypatch.setattr("service.http.protocol._HEADER_GRACE_S", 0)
     with crowded(max_connections=4) as (_, opened):
         idle = opened(ATTACKER, MODELS)
         assert read_response(idle).status == 200
@@ -352,8 +349,8 @@ def test_at_the_limit_of_open_files_the_oldest_connections_of_the_flood_are_clos
 
 
 def test_at_the_limit_of_open_files_delayed_refusals_lock_no_other_address_out(monkeypatch) -> None:
-    monkeypatch.setattr(http_responses, "MAX_REFUSAL_DELAY_S", SOCKET_TIMEOUT_S)
-    monkeypatch.setattr(http_middleware, "_RETRY_AFTER_S", SOCKET_TIMEOUT_S)
+    monkeypatch.setattr("service.http.responses._MAX_REFUSAL_DELAY_S", SOCKET_TIMEOUT_S)
+    monkeypatch.setattr("service.http.middleware._RETRY_AFTER_S", SOCKET_TIMEOUT_S)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     with crowded(max_connections=3, spare_files=files - 8) as (port, opened):
         for _ in range(3):
@@ -387,7 +384,7 @@ def test_all_connections_that_wait_are_accepted_in_a_few_turns_of_the_loop() -> 
 
 
 def test_a_response_that_the_client_does_not_read_is_aborted(monkeypatch) -> None:
-    monkeypatch.setattr(http_protocol, "WRITE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("service.http.protocol._WRITE_TIMEOUT_S", 0.5)
     size, piece, ended = 50_000_000, bytes(1_000_000), threading.Event()
 
     async def app(scope: Scope, _: Receive, send: Send) -> None:
@@ -409,14 +406,3 @@ def test_a_response_that_the_client_does_not_read_is_aborted(monkeypatch) -> Non
                 received += len(chunk)
         assert 0 < received < size
         assert len(exchange(port, PROBE).body) == size  # a client that reads gets all of it
-
-
-def test_an_ipv4_client_of_a_socket_for_both_families_has_its_ipv4_address() -> None:
-    scope: Scope = {
-        "state": {}, "raw_path": b"/", "path": "/", "headers": [], "client": ("::ffff:10.0.0.7", 1)
-    }  # fmt: skip
-
-    async def app(scope: Scope, receive: object, send: object) -> None:
-        assert scope["client"] == ("10.0.0.7", 1)
-
-    asyncio.run(http_protocol._prepared(app, lambda _: False)(scope, None, None))

@@ -8,7 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from eulerlora_contract.problems import Overloaded
-from service.app import capacity_check, create_app
+from service.admission import capacity_check
+from service.app import create_app
 from service.fair_sharing import ClientQuota
 from service.inference.queue import RequestQueue
 from service.lifecycle.lifecycle import Lifecycle

@@ -1,0 +1,109 @@
+"""The server of the service: its configuration, where it listens, and who may use it."""
+
+import socket
+from ipaddress import IPv6Address, ip_address
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from eulerlora_contract.errors import SettingsError
+from service.http.middleware import MAX_HEADER_BYTES
+from service.http.protocol import Protocol
+from service.settings import PREFIX
+
+BACKLOG = 2048  # connections that wait to be accepted
+_ACCEPTED_AT_ONCE = 64  # before the limits on connections are checked; less than the spare files
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def server_config(
+    app: ASGIApp, protocol: type[Protocol], trusted_proxies: str = ""
+) -> uvicorn.Config:
+    """The configuration of the server, without an address to listen on."""
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        # uvloop accepts one connection in a turn of the loop: a client with 200 busy ones would
+        # keep all others, and the probes, waiting for 200 turns.
+        loop="asyncio",
+        backlog=_ACCEPTED_AT_ONCE,
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=trusted_proxies,  # not of FORWARDED_ALLOW_IPS
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 selects a free port. Raises SettingsError.
+
+    "::" listens on all addresses of both families.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        both = address[0] == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(
+            (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both
+        )
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+        reason = getattr(error, "strerror", None) or "invalid host name"
+        raise SettingsError(f"cannot listen on {host} port {port}: {reason}") from error
+
+
+def server_url(host: str, port: int) -> str:
+    """An IPv6 address is enclosed in brackets (RFC 3986, 3.2.2)."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
+    """A warning for serving `host` without keys; None if keys are used.
+
+    Raises:
+        SettingsError: If `host` is not a loopback address and neither `has_keys` nor `open_to_all`
+            is set, or if both are.
+    """
+    if has_keys and open_to_all:
+        raise SettingsError("expected at most one of --keys and --open, got both")
+    if has_keys:
+        return None
+    if _is_loopback(host):
+        return f"no keys: every user of this machine can send requests to {host}"
+    if open_to_all:
+        return (
+            f"no keys: everyone who can reach {host or 'this machine'} can send requests, to "
+            f"localhost unless {PREFIX}ALLOWED_HOSTS names other hosts"
+        )
+    raise SettingsError(
+        f"--host {host} requires --keys FILE, or --open to serve everyone without keys"
+    )
+
+
+def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | None:
+    """The host names that requests may use, in lower case; None for all.
+
+    `names`: the setting ALLOWED_HOSTS. If it is empty, a service without keys accepts the names of
+    this machine and `host` only: otherwise any web site could point its own name to this machine
+    and use the service through a visitor's browser (DNS rebinding).
+    """
+    if names:
+        return frozenset(names.lower().split(","))
+    return None if has_keys else _LOOPBACK_NAMES | ({host.lower()} - {""})
+
+
+def _is_loopback(host: str) -> bool:
+    """True if only this machine can reach the address.
+
+    `localhost` is the only name that counts as loopback; other names are not resolved.
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
