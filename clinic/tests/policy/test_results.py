@@ -1,5 +1,6 @@
 """Texts of decisions, and the tables of measured performance."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from eulerlora_contract.answers import Disposition, ImageQuality, Prediction, Re
 from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import SettingsError
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
+from training.reporting.model_card import write_model_card
 
 DEFAULT_MODEL = Path(__file__).parents[3] / "docs" / "results" / "default-model.md"
 
@@ -254,8 +256,16 @@ def test_the_documents_have_the_measured_performance_of_the_packaged_policy() ->
     assert measured is not None
     assert {row[0] for row in measured.summary.rows} >= {"PH2, lesions", "PAD-UFES-20, lesions"}
     assert measured.summary.markdown in DEFAULT_MODEL.read_text()
-    section = card_section(policy)
-    assert section is not None
-    assert section in (DEFAULT_CHECKPOINT / "README.md").read_text()
     assert policy.evidence is not None
     assert policy.evidence.revision == stored_revision(DEFAULT_CHECKPOINT)
+
+
+def test_the_packaged_card_is_that_of_its_stored_report_and_the_packaged_policy(
+    tmp_path: Path,
+) -> None:
+    shutil.copy(DEFAULT_CHECKPOINT / "config.json", tmp_path)
+    section = card_section(default_policy())
+    assert section is not None
+    write_model_card(tmp_path, DEFAULT_MODEL.with_suffix(""), {"triage.md": section})
+    for file in tmp_path.iterdir():
+        assert file.read_bytes() == (DEFAULT_CHECKPOINT / file.name).read_bytes()
