@@ -425,8 +425,8 @@ def _result_parts(report: Report, mode: ModeReport) -> Iterator[tuple[str, str, 
     """Yields part, name and figures."""
     yield "test part", "", mode.metrics
     yield f"less {report.modes[0].title}", "", mode.difference
-    yield "test part", "threshold", mode.thresholds
-    yield "test part", "flagged", mode.flagged
+    yield "test part", "threshold", {str(name): value for name, value in mode.thresholds.items()}
+    yield "test part", "flagged", {str(name): value for name, value in mode.flagged.items()}
     for score, ranking in mode.error_ranking.items():
         yield "wrong labels", score, ranking
     for name, of_class in mode.classes.items():
