@@ -9,8 +9,9 @@ from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
 from tests.conftest import DET
 from training.data.images import LabelledImage
-from training.evaluation.evaluate import EvaluatedSet, Evaluation
+from training.evaluation.evaluate import Evaluation
 from training.evaluation.intervals import Estimate, Proportion, proportion
+from training.evaluation.mode_report import EvaluatedSet
 from training.evaluation.report_schema import (
     ClassMetrics,
     GroupMetrics,

@@ -15,9 +15,9 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import DataError
 from training.data.images import ImageParts, LabelledImage, pixel_batches
-from training.evaluation.evaluate import EvaluatedSet
 from training.evaluation.intervals import Floats, Ints, Weights, bootstrap
 from training.evaluation.metrics import log_mean_probability, weighted_mean
+from training.evaluation.mode_report import EvaluatedSet
 from training.evaluation.report_schema import ProbeComparison
 
 BATCH = 256

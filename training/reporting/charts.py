@@ -1,7 +1,11 @@
-"""The charts of an evaluation report, as matplotlib figures without global state."""
+"""The charts of an evaluation report, as matplotlib figures without global state.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+A function takes figures and names and returns a figure that shows all of them; it reads no file and
+computes no metric but the areas that a legend states. `write_figure` writes equal figures as equal
+bytes.
+"""
+
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
@@ -17,7 +21,6 @@ from PIL import Image
 from sklearn.metrics import (
     auc,
     average_precision_score,
-    confusion_matrix,
     precision_recall_curve,
     roc_curve,
 )
@@ -27,17 +30,26 @@ from eulerlora.answer import Predictions
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.printable import printable
-from training.evaluation.evaluate import EvaluatedSet, Evaluation
-from training.evaluation.intervals import Floats, Ints, unit_weights
+from training.evaluation.intervals import Floats, Ints
 from training.evaluation.metrics import (
     CalibrationBins,
     RiskCoverage,
-    calibration_bins,
-    risk_coverage,
     selective_metrics,
 )
-from training.evaluation.report_schema import CHART_FILE, FLAG_METRICS, ModeReport
-from training.reporting.tables import SCORE_NAMES, counted_images, ood_groups
+from training.evaluation.mode_report import EvaluatedSet
+
+__all__ = [
+    "FigureFormat",
+    "class_curves",
+    "confusion_chart",
+    "learning_curves",
+    "picture_grid",
+    "reliability_diagram",
+    "risk_coverage_chart",
+    "score_histograms",
+    "threshold_chart",
+    "write_figure",
+]
 
 FigureFormat = Literal["svg", "pdf"]
 
@@ -47,7 +59,6 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 _LINES = ("-", "--", ":", "-.")
 _LABELLED = 12
 """Classes of a chart with a line and a legend for each; more are thin and grey."""
-_PICTURES = 12
 _THUMBNAIL = 224  # pixels
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _SCORE_AXES: Mapping[ScoreName, str] = {
@@ -55,44 +66,6 @@ _SCORE_AXES: Mapping[ScoreName, str] = {
     "energy": "energy",
     "feature_distance": "feature distance",
 }
-
-
-@dataclass(frozen=True)
-class ChartFile:
-    """A figure, with the name of its PNG file."""
-
-    name: str
-    alt_text: str
-    figure: Figure
-
-
-def chart_files(evaluation: Evaluation, pictures: bool = False) -> Iterator[ChartFile]:
-    """Yields reliability, risk-coverage and learning curves, then the charts of each mode.
-
-    With `pictures`, also test images: the most uncertain ones, and those with a wrong label.
-    """
-    report, labels = evaluation.report, evaluation.test.labels
-    subtitle = f"{report.model} on {report.data}\n{counted_images(report)}"
-    modes = list(zip(report.modes, evaluation.test.predictions, strict=True))
-    bins = {
-        mode.title: calibration_bins(predictions.probabilities.numpy(), labels)
-        for mode, predictions in modes
-    }
-    yield ChartFile(CHART_FILE, "Reliability diagrams", reliability_diagram(bins, subtitle))
-    weights = unit_weights(len(labels))
-    curves = {
-        mode.title: risk_coverage(p.msp.numpy(), p.predicted.numpy() != labels, weights)
-        for mode, p in modes
-    }
-    figure = risk_coverage_chart(curves, f"Risk by coverage\n{subtitle}")
-    yield ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
-    if any("loss_by_epoch" in facts for facts in evaluation.training):
-        figure = learning_curves(evaluation.training, f"Learning curves\n{report.model}")
-        yield ChartFile("learning-curves.png", "Learning curves", figure)
-    for index, mode in enumerate(report.modes):
-        yield from _mode_charts(evaluation, mode, index, subtitle)
-    if pictures:
-        yield from _picture_charts(evaluation.test, report.modes[-1], evaluation.classes, subtitle)
 
 
 def write_figure(figure: Figure, path: Path) -> None:
@@ -115,66 +88,6 @@ def write_figure(figure: Figure, path: Path) -> None:
         shown.save(content, "PNG", optimize=True)
     with atomic_write(path) as partial:
         partial.write_bytes(content.getvalue())
-
-
-def _mode_charts(
-    evaluation: Evaluation, mode: ModeReport, index: int, subtitle: str
-) -> Iterator[ChartFile]:
-    classes, test = evaluation.classes, evaluation.test
-    probabilities = test.predictions[index].probabilities.numpy()
-    suffix = mode.mode if mode.mode == "det" else f"{mode.mode}-{mode.samples}"
-    counts = confusion_matrix(
-        test.labels, test.predictions[index].predicted, labels=range(len(classes))
-    )
-    figure = confusion_chart(counts, classes, f"Confusion, {mode.title}\n{subtitle}")
-    yield ChartFile(f"confusion-{suffix}.png", f"Confusion matrix, {mode.title}", figure)
-    figure = class_curves(
-        probabilities, test.labels, classes, f"By class, {mode.title}\n{subtitle}"
-    )
-    alt_text = f"ROC and precision-recall curves by class, {mode.title}"
-    yield ChartFile(f"roc-precision-recall-{suffix}.png", alt_text, figure)
-    for score in FLAG_METRICS:
-        if score in test.predictions[index].ood_scores:
-            figure = _histograms(evaluation, mode, index, score, subtitle)
-            file = f"{score.replace('_', '-')}-{suffix}.png"
-            yield ChartFile(file, f"Histograms of {SCORE_NAMES[score]}, {mode.title}", figure)
-
-
-def _histograms(
-    evaluation: Evaluation, mode: ModeReport, index: int, score: ScoreName, subtitle: str
-) -> Figure:
-    outside = {
-        f"{group}, {len(names)} set{'s' * (len(names) > 1)}": np.concatenate(
-            [
-                evaluation.ood[name].predictions[index].ood_scores[score].value.numpy()
-                for name in names
-            ]
-        )
-        for group, names in ood_groups(evaluation.report).items()
-    }
-    inside = evaluation.test.predictions[index].ood_scores[score].value.numpy()
-    threshold = mode.thresholds.get(score)
-    title = f"{SCORE_NAMES[score]}, {mode.title}\n{subtitle}"
-    return score_histograms(inside, outside, score, threshold, title)
-
-
-def _picture_charts(
-    test: EvaluatedSet, mode: ModeReport, classes: Sequence[str], subtitle: str
-) -> Iterator[ChartFile]:
-    """Yields the most uncertain images, and those with a wrong label, of the last mode."""
-    predictions = test.predictions[-1]
-    uncertain = np.argsort(-predictions.entropy.numpy(), kind="stable")
-    certain = np.argsort(-predictions.msp.numpy(), kind="stable")
-    wrong = certain[(predictions.predicted.numpy() != test.labels)[certain]]
-    for name, indices, kind in (
-        ("uncertain-images.png", uncertain, "test images, those of highest entropy"),
-        ("wrong-images.png", wrong, "wrong labels, those of highest MSP"),
-    ):
-        if len(indices):
-            shown = indices[:_PICTURES]
-            title = f"{len(shown)} of {len(indices):,} {kind}, {mode.title}"
-            figure = _picture_grid(test, predictions, shown, classes, f"{title}\n{subtitle}")
-            yield ChartFile(name, title, figure)
 
 
 def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) -> Figure:
@@ -447,7 +360,7 @@ def learning_curves(training: Sequence[Mapping[str, Any]], title: str) -> Figure
     return figure
 
 
-def _picture_grid(
+def picture_grid(
     images: EvaluatedSet,
     predictions: Predictions,
     indices: Ints,

@@ -15,8 +15,9 @@ from eulerlora.scores.ood_scores import SCORES
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.printable import printable
-from training.evaluation.evaluate import EvaluatedSet, Evaluation
+from training.evaluation.evaluate import Evaluation
 from training.evaluation.intervals import MIN_CLUSTERS, Estimate, Proportion
+from training.evaluation.mode_report import EvaluatedSet
 from training.evaluation.report_schema import (
     JSON,
     ModeReport,
@@ -26,7 +27,8 @@ from training.evaluation.report_schema import (
     report_json,
 )
 from training.recipe.schema import SOURCE
-from training.reporting.charts import FigureFormat, chart_files, write_figure
+from training.reporting.charts import FigureFormat, write_figure
+from training.reporting.report_charts import chart_files
 from training.reporting.tables import (
     CARD_CLASSES,
     FEW_IMAGES,
@@ -110,7 +112,7 @@ def write_report(
             path = (folder / chart.name).with_suffix(f".{suffix}")
             write_figure(chart.figure, path)
         sections.append(f"![{chart.alt_text}]({chart.name})")
-    _write(folder / PREDICTIONS, predictions_csv(evaluation))
+    _write(folder / PREDICTIONS, _predictions_csv(evaluation))
     _write(folder / RESULTS, results_csv(report))
     sections += ["## Predictions", _PREDICTIONS_NOTE]
     sections += ["## Checklist for a paper", _checklist(report)]
@@ -181,7 +183,7 @@ def summary_sections(report: Report) -> list[str]:
     """The paragraphs on the test part: data, metrics, differences between modes, notes."""
     first, *others = report.modes
     notes = "\n".join(f"- {printable(note)}" for note in report.notes)
-    sections = [data_summary(report), notes, metrics_table(report)]
+    sections = [_data_summary(report), notes, metrics_table(report)]
     sections += [_difference(first, mode, report.clusters) for mode in others]
     if report.probe is not None:
         sections.append(probe_note(report.probe))
@@ -192,7 +194,7 @@ def card_results(report: Report) -> list[str]:
     """The paragraphs of a model card: the main figures and what they rest on."""
     few = f"The {CARD_CLASSES} classes with the lowest sensitivity:\n\n"
     sections = [
-        data_summary(report),
+        _data_summary(report),
         card_table(report),
         probe_note(report.probe) if report.probe is not None else "",
         few * (len(report.modes[0].classes) > CARD_CLASSES) + card_class_table(report),
@@ -200,7 +202,7 @@ def card_results(report: Report) -> list[str]:
     return [section for section in sections if section]
 
 
-def data_summary(report: Report) -> str:
+def _data_summary(report: Report) -> str:
     precision = "" if report.precision == "float32" else f", predicted in {report.precision}"
     measured = f"Measured on {report.data}: {counted_images(report)}{precision}."
     notes = "".join(f" **{note}.**" for note in basis_notes(report))
@@ -453,7 +455,7 @@ def _result_parts(report: Report, mode: ModeReport) -> Iterator[tuple[str, str, 
             yield part, name, {f"{score}_{key}": value for key, value in figures.items()}
 
 
-def predictions_csv(evaluation: Evaluation) -> bytes:
+def _predictions_csv(evaluation: Evaluation) -> bytes:
     """The table as compressed CSV; equal predictions give equal bytes."""
     classes, content = evaluation.classes, BytesIO()
     attributes = dict.fromkeys(

@@ -35,7 +35,6 @@ from eulerlora_contract.sampling import Mode
 from eulerlora_lab.tables.results import COMPARED_SCORES, METRIC_NAMES, row_results, section
 from eulerlora_lab.tables.table import Difference, ResultTable, TableRun
 from training.adaptation.train import REPORT
-from training.evaluation.evaluate import familiarity
 from training.evaluation.intervals import (
     CONFIDENCE,
     Floats,
@@ -45,6 +44,7 @@ from training.evaluation.intervals import (
     resampled,
 )
 from training.evaluation.metrics import auroc, classification_metrics
+from training.evaluation.mode_report import familiarity
 from training.evaluation.report_schema import TEST
 from training.reporting.report import PREDICTIONS
 

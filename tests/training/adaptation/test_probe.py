@@ -33,7 +33,7 @@ from training.adaptation.probe import (
 )
 from training.adaptation.validation import EpochValidation
 from training.data.images import ImageParts, LabelledImage
-from training.evaluation.evaluate import EvaluatedSet
+from training.evaluation.mode_report import EvaluatedSet
 from training.evaluation.report_schema import ProbeComparison
 from training.recipe.schema import AdapterTraining
 from training.reporting.report import probe_note

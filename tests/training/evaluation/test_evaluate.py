@@ -1,8 +1,6 @@
 """Reports agree with metrics recomputed from predictions.
 
-Classification results by class.
-
-OOD scores: their directions, flags, and intervals that respect shared lesions.
+Their ensembles and the images that the checkpoint knows.
 """
 
 from collections.abc import Sequence
@@ -15,16 +13,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
-from sklearn.metrics import average_precision_score, roc_auc_score
 
-from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora.scores.trajectories import Trajectories
-from eulerlora_contract.checkpoints import ClassName, ScoreThreshold, TargetClasses, Threshold
+from eulerlora_contract.checkpoints import ClassName, TargetClasses
 from tests.checkpoint_files import write_config
-from tests.conftest import DET
+from tests.conftest import random_network
 from tests.training.conftest import list_images, write_training_images
 from training.data.copies import image_digests
 from training.data.images import (
@@ -33,19 +28,12 @@ from training.data.images import (
     OodSet,
     evenly_spaced,
 )
-from training.evaluation.evaluate import (
-    EvaluatedSet,
-    class_metrics,
-    ensemble_summary,
-    evaluate,
-    flagged_shares,
-    score_metrics,
-)
+from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import predict_all
-from training.evaluation.intervals import Estimate, Estimates, Proportion, proportion, unit_weights
+from training.evaluation.intervals import Estimates, proportion, unit_weights
 from training.evaluation.metrics import risk_coverage, selective_metrics
 from training.evaluation.report_schema import OodSetFacts, Report, Subset
-from training.reporting.report import data_summary
+from training.reporting.report import markdown
 
 
 def labelled(folder: Path, labels: Sequence[int]) -> list[LabelledImage]:
@@ -237,13 +225,13 @@ def test_images_of_the_calibration_are_counted_by_digest_or_by_the_name_of_the_p
     assert fitted("squares, calibration part").fitted == 0
     unknown = fitted("circles, calibration part")
     assert unknown.fitted is None
-    assert "not recorded" in data_summary(unknown).partition("fitted")[2]
+    assert "not recorded" in markdown(unknown).partition("fitted")[2]
     digests = image_digests(test[5:])
     write_training_images(checkpoint_copy, save({"calibration": digests}))
     config = read_config(checkpoint_copy)
     found = fitted("circles, calibration part")
     assert (found.fitted, found.seen) == (len(test) - 5, None)
-    assert f"fitted to {len(test) - 5} of the {len(test)} test images" in data_summary(found)
+    assert f"fitted to {len(test) - 5} of the {len(test)} test images" in markdown(found)
 
 
 def test_every_image_is_read_once_for_all_modes(checkpoint_folder: Path, tmp_path: Path) -> None:
@@ -260,154 +248,45 @@ def test_every_image_is_read_once_for_all_modes(checkpoint_folder: Path, tmp_pat
     assert log.read_text().splitlines() == [image.name for image in images]
 
 
-CLASSES = ("bkl", "nv", "mel", "df")
-
-
-def counts(share: Proportion | None) -> tuple[int, int]:
-    assert share is not None
-    return share.hits, share.images
-
-
-def test_hits_are_counted_by_class_with_the_target_first() -> None:
-    predicted, labels = np.array([0, 1, 1, 2, 2, 0, 2]), np.array([0, 0, 1, 2, 2, 2, 1])
-    lesions = np.array([0, 0, 1, 2, 2, 3, 4])
-    probabilities = np.eye(4)[predicted]
-    metrics = class_metrics(probabilities, labels, lesions, CLASSES, ["mel"])
-    assert list(metrics) == ["mel", "bkl", "nv", "df"]
-    assert counts(metrics["mel"].sensitivity) == (2, 3)
-    assert counts(metrics["mel"].specificity) == (3, 4)
-    assert counts(metrics["mel"].predictive_value) == (2, 3)
-    shares = metrics["mel"].sensitivity, metrics["mel"].specificity, metrics["mel"].predictive_value
-    assert [share and share.clusters for share in shares] == [2, 3, 2]
-    assert counts(metrics["nv"].sensitivity) == (1, 2)
-    assert counts(metrics["nv"].predictive_value) == (1, 2)
-    assert counts(metrics["df"].specificity) == (7, 7)
-    assert metrics["df"].sensitivity is None
-    for index, name in enumerate(CLASSES[:3]):
-        scores, is_true = probabilities[:, index], labels == index
-        assert value(metrics[name].ranking, "auroc") == pytest.approx(
-            roc_auc_score(is_true, scores)
-        )
-        assert value(metrics[name].ranking, "auprc") == pytest.approx(
-            average_precision_score(is_true, scores)
-        )
-    assert metrics["df"].ranking == {}
-
-
-@pytest.mark.parametrize(("count", "interval"), [(20, True), (21, False)])
-def test_the_ranking_of_many_classes_has_no_interval(count: int, interval: bool) -> None:
-    images = 20 * count
-    labels = np.arange(images) % count
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(count), images)
-    metrics = class_metrics(probabilities, labels, np.arange(images), [*map(str, range(count))], [])
-    for estimate in metrics["0"].ranking.values():
-        assert estimate is not None
-        assert (estimate.low is not None) == interval
-
-
-def test_the_ranking_of_a_class_with_few_lesions_has_no_interval() -> None:
-    labels = np.array([0] * 40 + [1] * 19 + [2] * 141)
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(3), 200)
-    metrics = class_metrics(probabilities, labels, np.arange(200), ["a", "b", "c"], [])
-    few, enough = metrics["b"].ranking["auroc"], metrics["a"].ranking["auroc"]
-    assert few is not None
-    assert enough is not None
-    assert few.low is None
-    assert enough.low is not None
-
-
-DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))
-THRESHOLDS = Threshold(
-    options=DET, msp=0.6, kept=0.95, images=4, data="squares",
-    energy=ScoreThreshold(threshold=-2.0, kept=0.95, upper_quartile=-3.0),
-    feature_distance=ScoreThreshold(threshold=1.5, kept=0.95, upper_quartile=1.0),
-)  # fmt: skip
-
-
-def predictions(
-    msp: list[float], partition: list[float], distance: list[float],
-    thresholds: Threshold | None = THRESHOLDS,
-) -> Predictions:  # fmt: skip
-    """Predictions of two classes with these scores; partition: log-sum-exp of logits."""
-    first = torch.tensor(msp, dtype=torch.float64)
-    features = torch.tensor([[value, 0.0] for value in distance])
-    logits = torch.stack([first, 1 - first], dim=1).log()
-    logits += torch.tensor(partition, dtype=torch.float64)[:, None]
-    views = torch.zeros(len(first), 1, 1, dtype=torch.int64)
-    trajectories = Trajectories.of(logits[:, None, None], features[:, None, None], views)
-    return Predictions.of(trajectories, DISTANCE, thresholds)
-
-
-INSIDE = predictions([0.9, 0.8, 0.7, 0.6], [8.0, 7.0, 6.0, 5.0], [0.1, 0.2, 0.3, 0.4])
-OUTSIDE = predictions([0.55, 0.51], [1.0, 3.0], [2.0, 1.0])
-
-
-def evaluated(predictions: Predictions, of_test: bool = False) -> EvaluatedSet:
-    images = [LabelledImage(str(index), b"", 0) for index in range(len(predictions))]
-    return EvaluatedSet("set", "far", images, of_test, [predictions])
-
-
-def auroc_of(
-    inside: Predictions, outside: Predictions, of_test: bool = False
-) -> dict[str, Estimate | None]:
-    results = score_metrics(evaluated(inside), evaluated(outside, of_test), 0)
-    return {score: result.metrics["auroc"] for score, result in results.items()}
-
-
-def test_every_score_separates_and_flags_in_its_own_direction() -> None:
-    names = ("msp", "energy", "feature_distance")
-    assert auroc_of(INSIDE, OUTSIDE) == dict.fromkeys(names, Estimate(1.0))
-    assert auroc_of(OUTSIDE, INSIDE) == dict.fromkeys(names, Estimate(0.0))
-    assert {score: flags.tolist() for score, flags in OUTSIDE.flags.items()} == {
-        "msp": [True, True],
-        "energy": [True, False],  # -1 and -3
-        "feature_distance": [True, False],
-    }
-    shares = flagged_shares(OUTSIDE, np.arange(2))
-    assert [share and share.hits for share in shares.values()] == [2, 1, 1]
-    plain = predictions([0.5], [1.0], [2.0], thresholds=None)
-    assert plain.flags == flagged_shares(plain, np.arange(1)) == {}
-
-
-def test_changed_test_images_are_resampled_together_with_their_lesions() -> None:
-    """The interval is narrower for scores that move with the lesion."""
-    lesion, values = np.random.default_rng(0).uniform(0.55, 0.9, 60), [0.0] * 60
-    before, after = (predictions((lesion - d).tolist(), values, values) for d in (0, 0.01))
-    widths = []
-    for of_test in (True, False):
-        auroc = auroc_of(before, after, of_test)["msp"]
-        assert auroc is not None
-        widths.append(auroc.high - auroc.low)
-    assert widths[0] < 0.5 * widths[1]
-
-
-def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
-    generator = torch.Generator().manual_seed(0)
+def test_an_ensemble_answers_with_the_mean_over_its_members(
+    checkpoint_folder: Path, image_folder: Path
+) -> None:
+    first, images = load_checkpoint(checkpoint_folder), labelled(image_folder / "other", [0, 1, 2])
+    alone = EulerLoRA(first, torch.device("cpu"))
+    (output,) = predict_all(alone, images[:1], [alone.options()], "width")
+    width = output.features.shape[-1]
     members = [
-        Trajectories.of(
-            torch.randn(4, 2, 1, 3, generator=generator, dtype=torch.float64),
-            torch.randn(4, 2, 1, 2, generator=generator),
-            torch.zeros(4, 2, 1, dtype=torch.int64),
+        EulerLoRA(
+            replace(
+                first,
+                network=random_network(seed=seed),
+                feature_distance=FeatureDistance(
+                    FeatureStatistics(torch.full((1, width), float(seed)), torch.eye(width))
+                ),
+            ),
+            torch.device("cpu"),
         )
-        for _ in range(3)
+        for seed in (1, 2, 3)
     ]
-    distances = [
-        FeatureDistance(FeatureStatistics(torch.full((1, 2), float(i)), torch.eye(2)))
-        for i in range(3)
-    ]
-    ensemble = ensemble_summary(members, distances)
-    for image in range(4):
-        mean = torch.stack([m.log_probabilities[image].exp().mean(dim=(0, 1)) for m in members])
+    model, *others = members
+    options = [model.options("stoch", 4)]
+    evaluation = evaluate(model, dataset(model, images), [], options, others=others)
+    (ensemble,) = evaluation.test.predictions
+    outputs = [predict_all(member, images, options, "test")[0] for member in members]
+    for image in range(len(images)):
+        mean = torch.stack([m.log_probabilities[image].exp().mean(dim=(0, 1)) for m in outputs])
         torch.testing.assert_close(ensemble.probabilities[image], mean.mean(dim=0))
         assert ensemble.ood_scores["msp"].value[image] == pytest.approx(
             float(mean.mean(dim=0).max())
         )
-        energy = -np.mean([m.log_partition[image].mean() for m in members])
+        energy = -np.mean([m.log_partition[image].mean() for m in outputs])
         assert ensemble.ood_scores["energy"].value[image] == pytest.approx(energy)
-        own = [
-            float(d(m.features[image].mean(dim=(0, 1))[None]))
-            for m, d in zip(members, distances, strict=True)
+        distances = [
+            float(member.feature_distance(m.features[image].mean(dim=(0, 1))[None]))
+            for m, member in zip(outputs, members, strict=True)
         ]
-        assert ensemble.ood_scores["feature_distance"].value[image] == pytest.approx(np.mean(own))
-    assert ensemble.log_probabilities.shape == (4, 6, 3)
+        distance = ensemble.ood_scores["feature_distance"].value[image]
+        assert distance == pytest.approx(np.mean(distances))
+    assert ensemble.log_probabilities.shape == (len(images), 24, 3)
     assert ensemble.flags == {}
+    assert evaluation.report.modes[0].trajectories == 24

@@ -42,7 +42,7 @@ from training.evaluation.report_schema import (
     read_report,
     report_json,
 )
-from training.reporting.report import markdown, over_seeds, predictions_csv, write_report
+from training.reporting.report import markdown, over_seeds, write_report
 
 
 @pytest.fixture(scope="module")
@@ -314,10 +314,22 @@ def predicted(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
     return evaluate(model, dataset(model, test), ood, options)
 
 
+def predictions_file(evaluation: Evaluation, folder: Path) -> bytes:
+    """The file of predictions in a report without charts."""
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.reporting.report.chart_files", lambda *_: ())
+        write_report(folder, evaluation)
+    return (folder / "predictions.csv.gz").read_bytes()
+
+
+def rows_of(content: bytes) -> Rows:
+    return list(csv.DictReader(StringIO(gzip.decompress(content).decode())))
+
+
 @pytest.fixture(scope="module")
-def csv_rows(predicted: Evaluation) -> Rows:
-    text = gzip.decompress(predictions_csv(predicted)).decode()
-    return list(csv.DictReader(StringIO(text)))
+def csv_rows(predicted: Evaluation, tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return rows_of(predictions_file(predicted, tmp_path_factory.mktemp("rows") / "report"))
 
 
 def test_there_is_one_row_for_each_image_set_and_mode(
@@ -384,8 +396,7 @@ def test_the_documented_example_computes_the_figures_of_the_report(
     predicted: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report" / "predictions.csv.gz").write_bytes(predictions_csv(predicted))
+    predictions_file(predicted, tmp_path / "report")
     monkeypatch.chdir(tmp_path)
     (code,) = [b.code for b in code_blocks(PAGE.read_text()) if b.language == "python"]
     exec(compile(code, PAGE.name, "exec"), {})
@@ -404,9 +415,10 @@ def test_the_documented_example_computes_the_figures_of_the_report(
 
 
 def test_equal_predictions_give_equal_bytes_and_scores_that_do_not_exist_are_empty(
-    predicted: Evaluation,
+    predicted: Evaluation, tmp_path: Path
 ) -> None:
-    assert predictions_csv(predicted) == predictions_csv(predicted)
+    first, second = (predictions_file(predicted, tmp_path / name) for name in "ab")
+    assert first == second
     test = predicted.test
     plain = [
         replace(
@@ -416,8 +428,7 @@ def test_equal_predictions_give_equal_bytes_and_scores_that_do_not_exist_are_emp
         for mode in test.predictions
     ]
     changed = replace(predicted, test=replace(test, predictions=plain), ood={})
-    content = gzip.decompress(predictions_csv(changed)).decode()
-    for row in csv.DictReader(StringIO(content)):
+    for row in rows_of(predictions_file(changed, tmp_path / "changed")):
         assert row["msp"]
         empty = ("energy", "feature_distance", "flagged_msp", "flagged_feature_distance")
         assert [row[name] for name in empty] == ["", "", "", ""]
