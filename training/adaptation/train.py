@@ -1,12 +1,10 @@
 """Training of adapters or whole networks, to a calibrated checkpoint with report and model card."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count, islice
 from pathlib import Path
-from typing import Literal
 
 import torch
 from accelerate import Accelerator
@@ -23,12 +21,10 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.method import Batch
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Provenance
 from eulerlora_contract.errors import DataError, SettingsError
 from eulerlora_contract.output_files import check_free, new_folder
-from eulerlora_contract.progress import track
 from training.adaptation.network import (
     FrozenBackbone,
     available_source,
@@ -39,7 +35,8 @@ from training.adaptation.network import (
     read_backbone,
     starts_from_previous,
 )
-from training.adaptation.objective import objective_and_batches, trained_images
+from training.adaptation.network_training import train_adapters
+from training.adaptation.objective import trained_images
 from training.adaptation.probe import compare_with_probe, fit_heads, head_log_probabilities
 from training.adaptation.summary import (
     basis_lines,
@@ -66,8 +63,6 @@ from training.data.images import (
     ImageParts,
     LabelledImage,
     OodSet,
-    evenly_spaced,
-    pixel_batches,
     report_skipped,
 )
 from training.data.registry import DATA_SETS, IMAGES
@@ -75,8 +70,7 @@ from training.data.units import Units
 from training.evaluation.evaluate import evaluate
 from training.evaluation.ood_sets import recipe_ood_sets
 from training.evaluation.report_schema import JSON
-from training.optimisation.batches import LoadedBatches, RunLength
-from training.optimisation.loop import optimise
+from training.optimisation.batches import RunLength
 from training.optimisation.run import (
     SAME_DATA,
     Run,
@@ -362,77 +356,6 @@ def state_file(out: Path) -> Path:
     """Where the state of an unfinished run is stored, beside `out`."""
     out = out if out.name else out.absolute()  # the current folder
     return out.parent / f"{out.name}.state.safetensors"
-
-
-def train_adapters(
-    network: AdaptedVisionTransformer,
-    recipe: AdapterRecipe,
-    images: ImageParts,
-    outliers: OodSet | None,
-    run: Run,
-) -> Provenance:
-    """Trains the network's adapters and heads in place."""
-    network.to(run.accelerator.device)
-    objective, batches = objective_and_batches(network, recipe, images, outliers, run.shard)
-    length = batches.length
-    result: Provenance = {"steps": 0, "seconds": 0.0}
-    if length.epochs:
-        result = {"epochs": length.epochs, "batch_size": length.batch_size}
-        result |= asdict(optimise(objective, batches, run))
-        if objective.validation is not None:
-            result |= objective.validation.result()
-    finished = RecipeRun(network, recipe, images, outliers, batches, run.accelerator)
-    network.method.after_training(network, finished)
-    return result
-
-
-@dataclass(frozen=True)
-class RecipeRun:
-    """The `FinishedRun` of a recipe."""
-
-    network: AdaptedVisionTransformer
-    recipe: AdapterRecipe
-    images: ImageParts
-    outliers: OodSet | None
-    batches: LoadedBatches  # of this process
-    accelerator: Accelerator
-
-    @property
-    def image_count(self) -> int:
-        return len(self.images.parts["train"])
-
-    @property
-    def clip_norm(self) -> float:
-        return self.recipe.training.clip_norm
-
-    def last_epoch(self) -> Iterator[Batch]:
-        return self.batches.epoch(max(0, self.batches.length.epochs - 1), skip=0)
-
-    def inputs(self, part: Literal["train", "calibration"], count: int) -> Batch:
-        """Raises DataError for a part that the data set does not have."""
-        if part not in self.images.parts:
-            raise DataError(f"expected a part {part}, got {', '.join(self.images.parts)}")
-        chosen = evenly_spaced(self.images.parts[part], count)
-        whole = self.network.preprocessing.of_whole_images
-        (pixels,) = pixel_batches(chosen, whole, len(chosen))
-        labels = torch.tensor([image.label for image in chosen])
-        return pixels.to(self.accelerator.device), labels
-
-    def losses(self, steps: int) -> Iterator[Tensor]:
-        """Yields the losses of whole batches, those of the first epochs, in every process."""
-        objective, batches = objective_and_batches(
-            self.network, self.recipe, self.images, self.outliers
-        )
-        endless = chain.from_iterable(batches.epoch(epoch, skip=0) for epoch in count())
-        steps_taken = track(islice(endless, steps), "further steps", "steps", steps)
-        for step, batch in enumerate(steps_taken):
-            pixels, labels = (part.to(self.accelerator.device) for part in batch)
-            draw = objective.draw(batches.seed, step, 0)
-            yield objective.loss(self.network, pixels, labels, draw) / objective.weight(labels)
-
-    def total(self, values: Tensor) -> Tensor:
-        summed: Tensor = self.accelerator.reduce(values)
-        return summed
 
 
 def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:

@@ -18,8 +18,9 @@ from lab.tests.methods.settings import settings_of
 from tests.conftest import TINY_ADAPTERS, predict_rows, random_network
 from tests.training.conftest import write_recipe
 from training.adaptation.network import initial_network, read_backbone
-from training.adaptation.objective import AdapterObjective, objective_and_batches
-from training.adaptation.train import RecipeRun, train, train_adapters
+from training.adaptation.network_training import train_adapters
+from training.adaptation.objective import AdapterObjective
+from training.adaptation.train import train
 from training.data.datasets import read_dataset, read_outliers
 from training.optimisation.batches import IGNORED
 from training.optimisation.run import Run, accelerator_on
@@ -276,7 +277,7 @@ def test_a_distribution_is_fitted_to_the_adapters_of_the_same_training(
     ],
 )
 def test_further_losses_are_those_of_the_training(
-    recipe_file: Path, image_folder: Path, setting: str
+    recipe_file: Path, image_folder: Path, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compares the first step of a training with the first loss from the same weights."""
     one_step = ("epochs=1", "batch_size=100", "warmup_steps=0", "precision=float32")
@@ -289,10 +290,16 @@ def test_further_losses_are_those_of_the_training(
     run = Run(
         accelerator_on(torch.device("cpu")), recipe.seed, recipe, recipe_file.parent / "state"
     )
-    _, batches = objective_and_batches(network, recipe, images, outliers)
-    finished = RecipeRun(network, recipe, images, outliers, batches, run.accelerator)
-    loss = next(finished.losses(1)).item()
+    start = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    runs = []
+
+    def after_training(_method: object, _network: object, finished: object) -> None:
+        runs.append(finished)
+
+    monkeypatch.setattr(type(network.method), "after_training", after_training)
     result = train_adapters(network, recipe, images, outliers, run)
+    network.load_state_dict(start)
+    loss = next(runs[0].losses(1)).item()
     assert result["loss_by_epoch"] == pytest.approx([loss], rel=1e-5)
 
 

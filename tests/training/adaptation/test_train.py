@@ -22,8 +22,8 @@ from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone, random_network
 from tests.program import refusal, run, succeed
 from tests.training.conftest import COLOURS, PER_CLASS, set_options, write_image, write_recipe
+from training.adaptation.network_training import train_adapters
 from training.adaptation.objective import AdapterObjective
-from training.adaptation.train import train_adapters
 from training.data.copies import images_in_training
 from training.data.datasets import dataset_settings, read_dataset
 from training.data.images import ImageParts
