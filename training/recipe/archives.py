@@ -122,9 +122,9 @@ def read_archive_labels(name: str) -> ArchiveLabels:
     Raises:
         SettingsError: With the packaged names or the file and the key.
     """
-    if not name.endswith(".toml") and name not in archive_names():
+    if not name.endswith(".toml") and name not in _archive_names():
         raise SettingsError(
-            f"expected a .toml file or one of {', '.join(archive_names())}, got {name!r}"
+            f"expected a .toml file or one of {', '.join(_archive_names())}, got {name!r}"
         )
     path = Path(name) if name.endswith(".toml") else _ARCHIVES / f"{name}.toml"
     tables = read_toml(path)
@@ -134,5 +134,5 @@ def read_archive_labels(name: str) -> ArchiveLabels:
         raise SettingsError(f"{path}: {error}") from error
 
 
-def archive_names() -> list[str]:
+def _archive_names() -> list[str]:
     return sorted(path.stem for path in _ARCHIVES.glob("*.toml"))

@@ -104,7 +104,7 @@ def write_model_card(
         RESULTS: results_csv(report),
     }
     names = {name: _digest_name(name, content) for name, content in contents.items()}
-    beside = CardFiles(names[CHART_FILE], names[RESULTS])
+    beside = _CardFiles(names[CHART_FILE], names[RESULTS])
     text = model_card(read_config(folder), report, sections, beside)
     with atomic_write(folder / CARD_FILE) as card:  # the step to the new card and its files
         for name, content in contents.items():
@@ -124,7 +124,7 @@ def _digest_name(name: str, content: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class CardFiles:
+class _CardFiles:
     """The names of the files beside a card: reliability diagrams and the table of all results."""
 
     chart: str = CHART_FILE
@@ -135,7 +135,7 @@ def model_card(
     config: CheckpointConfig,
     report: Report | None,
     sections: Mapping[str, str] = MappingProxyType({}),
-    beside: CardFiles = CardFiles(),
+    beside: _CardFiles = _CardFiles(),
 ) -> str:
     """Front matter and one page of Markdown: use, main results (if there is a report), limits,
     data, origin.
@@ -256,7 +256,7 @@ def _views(config: CheckpointConfig) -> str:
     )
 
 
-def _results(report: Report, beside: CardFiles) -> str:
+def _results(report: Report, beside: _CardFiles) -> str:
     return "\n\n".join(
         [
             *card_results(report),

@@ -48,7 +48,7 @@ def test_a_view_is_a_square_in_the_range_of_evaluation(augmentation: Augmentatio
 
 def test_the_paper_view_is_two_flips_and_a_rotation_of_at_most_180_degrees_then_resized() -> None:
     marked = torch.zeros(3, 41, 41, dtype=torch.uint8)
-    marked[:, 20, 35] = 255  # right of the centre
+    marked[:, 15, 35] = 255  # right of and above the centre
     flips, paper = set(), training_view(Preprocessing(size=16), 0, 0, "paper")
     for index in range(200):
         with seeded(CPU, 0, 0, index):

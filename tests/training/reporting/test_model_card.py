@@ -20,8 +20,8 @@ from tests.conftest import config_of, random_network
 from tests.program import run, succeed
 from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json
-from training.reporting.model_card import CardFiles, model_card, write_model_card
-from training.reporting.report import basis_notes, card_results, data_summary, results_csv
+from training.reporting.model_card import model_card, write_model_card
+from training.reporting.report import basis_notes, card_results, markdown, results_csv
 
 
 def config_with_facts(
@@ -248,11 +248,11 @@ def test_the_card_and_the_files_beside_it_are_written_without_a_new_revision(
         (results,) = folder.glob("results-*.csv")
         assert chart.read_bytes() == content
         assert results.read_bytes() == results_csv(replace(REPORT, revision=before))
-        assert (folder / "README.md").read_text() == model_card(
-            config_with_facts("imagefolder"),
-            replace(REPORT, revision=before),
-            beside=CardFiles(chart.name, results.name),
-        )
+        card = model_card(config_with_facts("imagefolder"), replace(REPORT, revision=before))
+        for name, beside in (("reliability.png", chart), ("results.csv", results)):
+            assert name in card
+            card = card.replace(name, beside.name)
+        assert (folder / "README.md").read_text() == card
         assert stored_revision(folder) == before
 
 
@@ -263,7 +263,7 @@ def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_pat
     assert UNKNOWN_TRAINING in (folder / "README.md").read_text()
     report = replace(REPORT, revision=stored_revision(folder), seen=None)
     (note,) = basis_notes(report)
-    assert note in data_summary(report)
+    assert note in markdown(report)
     (tmp_path / "report.json").write_bytes(report_json(report))
     (tmp_path / "reliability.png").write_bytes(b"a chart")
     write_model_card(folder, tmp_path)
