@@ -77,7 +77,7 @@ client.close()
 #
 # (In float32; bfloat16 changes the third digit.) The lesion is `Refer` although `nv` is likely: the
 # policy is meant to miss few, and refers a lesion from a probability of 0.008 of `mel`, `bcc` and
-# `akiec` together; from 0.22 on it is `Urgent`. So is the house, with the remark that it is
+# `akiec` together; from 0.23 on it is `Urgent`. So is the house, with the remark that it is
 # `unfamiliar`: its features are far from those of the training pictures, and what the probabilities
 # are worth for it is unknown.
 #

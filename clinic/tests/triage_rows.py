@@ -52,7 +52,7 @@ def fixed_policy() -> Policy:
             name="malignant", classes=("mel", "bcc", "akiec"), routine=0.1, urgent=0.4
         ),
         "uncertainty": UncertaintyRules(entropy_nats=1.2),
-        "evidence": None,
+        "evidence": (),
     }
     return default_policy().model_copy(update=changed)
 

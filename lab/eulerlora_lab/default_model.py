@@ -62,7 +62,7 @@ _MOVED_IMAGES, _MOVES = 101, 8
 _FAR = OodSettings(kind="images", path="cifar10-jpeg.tar.xz")
 _FAR_IMAGES = 300
 _URGENT = 0.22
-"""The urgent threshold of the packaged policy before."""
+"""The urgent threshold of version 21 of the packaged policy."""
 
 
 @dataclass(frozen=True)

@@ -50,22 +50,14 @@ def show_command(file: Path | None, measured: bool, card: bool) -> None:
         parse_policy,
         read_policy_text,
     )
-    from eulerlora_clinic.policy.results import (  # noqa: PLC0415
-        UNKNOWN,
-        card_section,
-        performance,
-    )
+    from eulerlora_clinic.policy.results import card_section, performance_text  # noqa: PLC0415
 
     text = default_policy_text() if file is None else read_policy_text(file)
     if not (measured or card):
         click.echo(text, nl=False)
         return
     policy = parse_policy(text, DEFAULT_FILE if file is None else str(file))
-    if card:
-        click.echo(card_section(policy) or UNKNOWN)
-    else:
-        shown = performance(policy)
-        click.echo(UNKNOWN if shown is None else shown.markdown)
+    click.echo(card_section(policy) if card else performance_text(policy))
 
 
 @click.command(
@@ -234,8 +226,8 @@ def _promise_of(
     """
     from eulerlora_clinic.monitoring import Promise  # noqa: PLC0415 - fast --help
 
-    if wanted is None and policy.evidence is not None:
-        wanted = policy.evidence.fit.routine.wanted
+    if wanted is None and policy.evidence:
+        wanted = policy.evidence[0].fit.routine.wanted
     if wanted is None:
         raise click.UsageError("the policy has no evidence: expected --wanted")
     if not 0 < wanted < 1:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands import CHECKPOINT, check_outside, configure_openmp
+from eulerlora.commands import CHECKPOINT, PRECISION_CHOICES, check_outside, configure_openmp
 from eulerlora_contract.program import PATH, SHARE, SamplesParameter
-from eulerlora_contract.sampling import DEFAULT_SAMPLES, Auto
+from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, Auto
 from training.commands.options import (
     COVERAGES,
     check_samples,
@@ -29,11 +29,12 @@ from training.commands.options import (
 
 if TYPE_CHECKING:
     from eulerlora.checkpoint.config import CheckpointConfig
-    from eulerlora_clinic.fitting.policy import PolicyInputs
+    from eulerlora.model import EulerLoRA
+    from eulerlora_clinic.fitting.policy import PolicyInputs, PolicyMeasurement
     from eulerlora_clinic.fitting.site import SiteReport
     from eulerlora_clinic.policy.policy import Policy
     from eulerlora_contract.checkpoints import TargetClasses
-    from eulerlora_contract.sampling import Mode, PrecisionChoice
+    from eulerlora_contract.sampling import Mode, Precision, PrecisionChoice
     from training.data.dataset import LabelTable
     from training.data.local_images import LocalImages
     from training.recipe.archives import ArchiveLabels
@@ -84,7 +85,13 @@ _predictive_value_option = click.option(
     help=f"Samples per adapter in mode stoch, {DEFAULT_SAMPLES} by default; auto: fit to "
     f"{DEFAULT_SAMPLES}, and measure the answers of samples=auto.",
 )
-@precision_option("auto", "Fit to predictions")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISION_CHOICES),
+    default=AUTO,
+    show_default=True,
+    help="Fit to predictions in this precision; auto: in each that `eulerlora serve` may choose.",
+)
 @click.option(
     "--archive",
     "archives",
@@ -123,10 +130,12 @@ def policy_fit_command(
     that cannot be established stays as it is. Measures them on the test part, which has no lesion
     of the other parts, and on other archives, and writes them with this evidence to the policy
     file. A data set without a calibration part is fitted on its test part, and only archives are
-    measured.
+    measured. The thresholds hold in each precision that `eulerlora serve` may choose for the
+    checkpoint, and each has its evidence; --precision names a single one.
     """
     configure_openmp()
     # These import torch.
+    from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from eulerlora_clinic.fitting.parts import policy_parts, results_table  # noqa: PLC0415
     from eulerlora_clinic.fitting.policy import (  # noqa: PLC0415
@@ -139,7 +148,7 @@ def policy_fit_command(
         operating_curves,
         score_images,
     )
-    from eulerlora_clinic.policy.results import performance  # noqa: PLC0415
+    from eulerlora_clinic.policy.results import performance_text  # noqa: PLC0415
     from training.calibration.parts import parts_table  # noqa: PLC0415
     from training.data.copies import (  # noqa: PLC0415
         image_digests,
@@ -157,51 +166,62 @@ def policy_fit_command(
     if chart is not None:
         check_outside(chart, data)
     others = _archives(archives)
-    model = EulerLoRA.load(checkpoint, device, precision)
-    options = model.options(mode, samples)
+    config = read_config(checkpoint)
+    choices: Sequence[Precision] = PRECISIONS if precision == AUTO else (precision,)
+    if precision == AUTO and config.bfloat16_fault() is not None:
+        choices = ("float32",)
+    models = [EulerLoRA.load(checkpoint, device, one) for one in choices]
     exists = policy.exists()
-    file = PolicyFile.read(policy) if exists else PolicyFile.read(None, model.config.target)
+    file = PolicyFile.read(policy) if exists else PolicyFile.read(None, config.target)
     target = file.policy.target
-    images = checkpoint_dataset(model.config, data, skip_bad, table)
+    images = checkpoint_dataset(config, data, skip_bad, table)
     report_skipped(images)
-
-    def scored(part: str, policy: Policy | None = None) -> PolicyInputs:
-        return score_images(model, images.parts[part], options, target, part, policy)
-
     part = images.held_out
-
-    fitted_images = scored(part)
-    fit = fit_policy(fitted_images, target, sensitivity, predictive_value, uncertain)
-    fitted = file.fitted(fit)
-    measured = []
-    if part != TEST:
-        name = named_with_seen(f"{images.name}, {TEST} part", checkpoint, images.parts[TEST])
-        measured.append(measure_policy(scored(TEST, fitted), fitted, name))
     of_fit = image_digests(images.parts[part] if others else ())
-    measured += [
-        measure_archive(model, path, labels, options, fitted, of_fit, skip_bad)
-        for path, labels in others
-    ]
     seen = images_in_training(checkpoint, images.parts[part]) or ()
     remark = f" (training was shown {len(seen):,} of its images)" if seen else ""
     name = f"{images.name}, {part} part{remark}"
-    evidence = evidence_of(model, options, fit, name, measured, len(seen))
+    test_name = named_with_seen(f"{images.name}, {TEST} part", checkpoint, images.parts[TEST])
+
+    def scored(model: EulerLoRA, part: str, policy: Policy | None = None) -> PolicyInputs:
+        label = f"{part}, {model.precision}"
+        options = model.options(mode, samples)
+        return score_images(model, images.parts[part], options, target, label, policy)
+
+    def measurements(model: EulerLoRA) -> Iterator[PolicyMeasurement]:
+        if part != TEST:
+            yield measure_policy(scored(model, TEST, fitted), fitted, test_name)
+        options = model.options(mode, samples)
+        for path, labels in others:
+            yield measure_archive(model, path, labels, options, fitted, of_fit, skip_bad)
+
+    fitted_images = [scored(model, part) for model in models]
+    fits = fit_policy(fitted_images, target, sensitivity, predictive_value, uncertain)
+    fitted, (fit, *_) = file.fitted(fits[0]), fits
+    measured = [list(measurements(model)) for model in models]
+    evidence = tuple(
+        evidence_of(model, model.options(mode, samples), fit, name, results, len(seen))
+        for model, fit, results in zip(models, fits, measured, strict=True)
+    )
     fitted = fitted.model_copy(update={"evidence": evidence})
     file.write(policy, fitted)
     if chart is not None:
-        curves = {f"{name} (fit), {fit.unit}s": operating_curves(fitted_images)} | {
-            f"{result.evidence.data}, {result.evidence.unit}s": result.curves for result in measured
+        curves = {f"{name} (fit), {fit.unit}s": operating_curves(fitted_images[0])} | {
+            f"{result.evidence.data}, {result.evidence.unit}s": result.curves
+            for result in measured[0]
         }
         marks = {"routine": fitted.target.routine, "urgent": fitted.target.urgent}
-        title = f"Thresholds on the probability of {fitted.target.name}, {model.config.name}"
+        title = f"Thresholds on the probability of {fitted.target.name}, {config.name}"
         write_figure(threshold_chart(curves, CURVE_THRESHOLDS, marks, title), chart)
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} {fit.unit}s.\n")
-    click.echo(f"{parts_table(policy_parts(fit))}\n")
-    if (shown := performance(fitted)) is not None:
-        click.echo(f"{shown.markdown}\n")
-    if measured:
-        columns = {result.evidence.data: result.results for result in measured}
-        click.echo(f"{results_table('by image', columns)}\n")
+    for choice, of_precision in zip(choices, fits, strict=True):
+        click.echo(f"In {choice}:\n\n{parts_table(policy_parts(of_precision))}\n")
+    if any(measured):
+        click.echo(f"{performance_text(fitted)}\n")
+    for choice, results in zip(choices, measured, strict=True):
+        if results:
+            columns = {result.evidence.data: result.results for result in results}
+            click.echo(f"{results_table(f'by image, {choice}', columns)}\n")
     if part == TEST:
         click.echo("Not measured on a test part: the fit used it, without a calibration part.")
     click.echo(f"{policy}: version {fitted.version}")
@@ -395,6 +415,6 @@ def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
     if report.policy is None:
         yield "No policy was written: it needs a lesion of a target class; name one with --target."
         return
-    if (notice := not_established(report.policy)) is not None:
+    if (notice := not_established(report.policy, report.policy.evidence_in())) is not None:
         yield f"warning: {notice}"
     yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"

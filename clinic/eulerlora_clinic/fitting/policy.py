@@ -299,56 +299,93 @@ class PolicyFit:
 
 
 def fit_policy(
-    images: PolicyInputs,
+    scored: Sequence[PolicyInputs],
     target: TargetRules,
     sensitivity: float,
     predictive_value: float,
     uncertain_share: float = _UNCERTAIN_SHARE,
-) -> PolicyFit:
+) -> list[PolicyFit]:
     """The thresholds for a sensitivity to the critical classes and a predictive value.
+
+    Several precisions share the thresholds that hold in each of them: the lowest one of `routine`,
+    and the highest ones of `urgent` and of the entropy. What is established of a higher `routine`
+    or of a lower `urgent` that was tested is established of these too.
 
     The feature distance has no influence: a lesion counts by its target probability, also if an
     image of it is unfamiliar.
 
     Args:
-        images: With lesions.
+        scored: The same images with lesions, in one or several precisions.
         target: Its `urgent` stays if no threshold is established, or is raised to `routine`.
         sensitivity: Required of `routine`.
         predictive_value: Required share of target lesions among those at or above `urgent`.
         uncertain_share: Of the images, that may reach the entropy threshold.
 
+    Returns:
+        A fit for each of `scored`, with the same thresholds.
+
     Raises:
         DataError: If no image is critical.
     """
-    if not images.critical.any():
+    if not scored[0].critical.any():
         raise DataError("expected images of the critical classes, got none")
+    fits = [_fit_thresholds(images, sensitivity, predictive_value) for images in scored]
+    routine = min(fit.routine for fit in fits)
+    tested = [fit.urgent for fit in fits if fit.urgent is not None]
+    kept = [max(target.urgent, routine)] if len(tested) < len(fits) else []
+    urgent = max(tested + kept)
+    entropy_nats = max(entropy_threshold(images.entropy, uncertain_share) for images in scored)
+    rules = target.model_copy(update={"routine": routine, "urgent": urgent})
+
+    def at_thresholds(images: PolicyInputs, fit: _ThresholdFit) -> PolicyFit:
+        units, reached = images.units, fit.highest >= urgent
+        hits, groups = fit.of_target[reached], units.groups[reached]
+        return PolicyFit(
+            target=rules,
+            entropy_nats=entropy_nats,
+            images=len(images.scores),
+            lesions=len(units),
+            unit=units.unit,
+            routine=fit.of_routine.model_copy(update={"hits": int((fit.lowest >= routine).sum())}),
+            urgent=ThresholdEvidence(
+                lesions=len(hits),
+                independent=len(np.unique(groups)),
+                hits=int(hits.sum()),
+                wanted=predictive_value,
+                lower_bound=share_lower_bound(hits, groups),
+                established=fit.urgent is not None and urgent in URGENT_GRID,
+            ),
+            uncertain=float((images.entropy >= entropy_nats).mean()),
+        )
+
+    return [at_thresholds(images, fit) for images, fit in zip(scored, fits, strict=True)]
+
+
+@dataclass(frozen=True)
+class _ThresholdFit:
+    """The thresholds of one precision; `urgent` is None if none is established."""
+
+    routine: float
+    of_routine: ThresholdEvidence
+    urgent: float | None
+    lowest: Floats
+    """Scores of the critical lesions by their lowest image."""
+    highest: Floats
+    """Scores of all lesions by their highest image."""
+    of_target: Bools
+    """True for a target lesion, as `highest`."""
+
+
+def _fit_thresholds(
+    images: PolicyInputs, sensitivity: float, predictive_value: float
+) -> _ThresholdFit:
     units, critical = images.units, images.units.of_images(images.critical)
     lowest = critical.combine(images.scores[images.critical], np.minimum)
     routine, of_routine = fit_routine(lowest, sensitivity, critical.groups)
     highest = units.combine(images.scores, np.maximum)
     of_target: Bools = units.combine(images.target, np.logical_or)
-    fitted = fit_urgent(highest, of_target, predictive_value, routine, units.groups)
-    urgent = max(target.urgent, routine) if fitted is None else fitted
-    reached = highest >= urgent
-    hits, groups = of_target[reached], units.groups[reached]
-    entropy_nats = entropy_threshold(images.entropy, uncertain_share)
-    return PolicyFit(
-        target=target.model_copy(update={"routine": routine, "urgent": urgent}),
-        entropy_nats=entropy_nats,
-        images=len(images.scores),
-        lesions=len(units),
-        unit=units.unit,
-        routine=of_routine,
-        urgent=ThresholdEvidence(
-            lesions=len(hits),
-            independent=len(np.unique(groups)),
-            hits=int(hits.sum()),
-            wanted=predictive_value,
-            lower_bound=share_lower_bound(hits, groups),
-            established=fitted is not None,
-        ),
-        uncertain=float((images.entropy >= entropy_nats).mean()),
-    )
+    urgent = fit_urgent(highest, of_target, predictive_value, routine, units.groups)
+    return _ThresholdFit(routine, of_routine, urgent, lowest, highest, of_target)
 
 
 def entropy_threshold(entropy: Floats, share: float) -> float:
@@ -395,7 +432,7 @@ class PolicyFile:
                 "version": self.policy.version + 1,
                 "target": fit.target,
                 "uncertainty": UncertaintyRules(entropy_nats=fit.entropy_nats),
-                "evidence": None,
+                "evidence": (),
             }
         )
 
@@ -410,13 +447,15 @@ class PolicyFile:
             if document["target"].get(key) != value:
                 document["target"][key] = value
         document["uncertainty"]["entropy_nats"] = policy.uncertainty.entropy_nats
-        if policy.evidence is not None:
-            evidence = policy.evidence.model_dump(mode="json", exclude_defaults=True)
-            for measured in evidence.get("measured", ()):
-                if "groups" in measured:  # a line for each
-                    rows = [_inline(group) for group in measured["groups"]]
-                    measured["groups"] = tomlkit.array().multiline(True)
-                    measured["groups"].extend(rows)
+        if policy.evidence:
+            evidence = policy.model_dump(mode="json", exclude_defaults=True)["evidence"]
+            for one in evidence:
+                one["options"] = _inline(one["options"])
+                for measured in one.get("measured", ()):
+                    if "groups" in measured:  # a line for each
+                        rows = [_inline(group) for group in measured["groups"]]
+                        measured["groups"] = tomlkit.array().multiline(True)
+                        measured["groups"].extend(rows)
             document["evidence"] = evidence
         write_text(path, tomlkit.dumps(document))
 

@@ -172,7 +172,7 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     outputs, target = fit.outputs, settings.policy.policy.target
     summary = Predictions.of(outputs.trajectories(settings.mode, settings.samples))
     scored = policy_inputs(fit.config.class_names, summary, outputs.images, target)
-    policy_fit = fit_policy(scored, target, settings.sensitivity, settings.predictive_value)
+    (policy_fit,) = fit_policy([scored], target, settings.sensitivity, settings.predictive_value)
     fit = replace(fit, policy_fit=policy_fit)
     for part in policy_parts(policy_fit):
         if part.part in fit.parts:
@@ -509,7 +509,7 @@ def calibrate_site(
         shown = {image.name for image in (images if fit.heads is not None else seen or ())}
         in_training = len({image.name for image in images} & shown)
         evidence = evidence_of(written, options, fit.policy_fit, data, measured, in_training)
-        new_policy = new_policy.model_copy(update={"evidence": evidence})
+        new_policy = new_policy.model_copy(update={"evidence": (evidence,)})
     adapters = None if fit.heads is None else dict(written.network.adapter_parameters())
     with new_folder(out, last=CONFIG_FILE) as partial:
         copy_checkpoint(

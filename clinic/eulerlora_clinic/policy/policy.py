@@ -30,7 +30,16 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from eulerlora_contract.answers import Disposition, ImageQuality, Prediction, Reason
 from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.errors import PolicyError, SettingsError
-from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Mode, Options, Views
+from eulerlora_contract.sampling import (
+    AUTO,
+    DEFAULT_SAMPLES,
+    Auto,
+    Mode,
+    Options,
+    Precision,
+    Views,
+    applying,
+)
 from eulerlora_contract.settings import (
     Count,
     NonEmpty,
@@ -402,7 +411,7 @@ class MeasuredEvidence(Settings):
 
 
 class Evidence(Settings):
-    """What is known about the thresholds, written by `eulerlora policy fit`.
+    """What is known about the thresholds for one model and options, by `eulerlora policy fit`.
 
     Attributes:
         model: That the thresholds apply to, by name.
@@ -437,6 +446,8 @@ class Policy(Settings):
 
     Attributes:
         version: Raised with every change.
+        evidence: One for each precision, or other options, in which the service may answer; the
+            options of the first one are the defaults of requests.
     """
 
     format_version: Literal[2]
@@ -444,7 +455,16 @@ class Policy(Settings):
     quality: QualityRules
     target: TargetRules
     uncertainty: UncertaintyRules
-    evidence: Evidence | None = None
+    evidence: tuple[Evidence, ...] = ()
+
+    @field_validator("evidence")
+    @classmethod
+    def _one_for_each(cls, value: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
+        keys = [(one.revision, one.options) for one in value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"expected one entry for {key[1]}, got {keys.count(key)}")
+        return value
 
     @field_validator("format_version", mode="before")
     @classmethod
@@ -543,19 +563,24 @@ class Policy(Settings):
     def evidence_for(self, prediction: Prediction) -> Evidence | None:
         """What is known about the thresholds for this revision and these options.
 
-        Its precision may be another one, which its caller must state.
+        Without any for its precision, it is that of another one, which the caller must state.
         """
-        evidence = self.evidence
-        if evidence is None or evidence.revision != prediction.revision:
+        of_revision = [one for one in self.evidence if one.revision == prediction.revision]
+        if not of_revision:
             return None
         options = Options(
             mode=prediction.mode,
             samples=AUTO if prediction.is_auto else prediction.samples,
-            sampler=evidence.options.sampler,  # that of the revision: requests do not choose it
+            sampler=of_revision[0].options.sampler,  # of the revision: requests do not choose it
             views=cast("Views", prediction.views),
             precision=prediction.precision,
         )
-        return evidence if evidence.options.holds_for(options) else None
+        return next(iter(applying(of_revision, options)), None)
+
+    def evidence_in(self, precision: Precision | None = None) -> Evidence | None:
+        """The first evidence in a precision, or else the first one; None without any."""
+        same = [one for one in self.evidence if one.options.precision == precision]
+        return next(iter([*same, *self.evidence]), None)
 
     def quality_reasons(self, quality: ImageQuality) -> Iterator[Reason]:
         """Yields the reasons to retake an image."""
@@ -571,19 +596,19 @@ class Policy(Settings):
 
 
 def default_sampling(
-    evidence: Evidence | None, mode: Mode | None = None, samples: int | Auto | None = None
+    evidence: Sequence[Evidence], mode: Mode | None = None, samples: int | Auto | None = None
 ) -> tuple[Mode, int | Auto | None]:
-    """The mode and samples of a triage request: given values, or those of the evidence.
+    """The mode and samples of a triage request: given values, or those of the first evidence.
 
     Without evidence, the default is mode det, as for predictions.
     """
+    fitted = evidence[0].options if evidence else None
     if mode is None:
-        mode = "det" if evidence is None else evidence.options.mode
+        mode = "det" if fitted is None else fitted.mode
     if mode == "stoch" and samples is None:
-        if evidence is not None and evidence.options.mode == mode:
-            samples = evidence.options.samples
-        else:
-            samples = DEFAULT_SAMPLES
+        samples = DEFAULT_SAMPLES
+        if fitted is not None and fitted.mode == mode:
+            samples = fitted.samples
     return mode, samples
 
 

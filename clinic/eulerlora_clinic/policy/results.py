@@ -41,6 +41,7 @@ from eulerlora_contract.answers import (
 )
 from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.printable import markdown_table
+from eulerlora_contract.sampling import Precision
 
 WARNING = (
     "For demonstration and research only; not a medical device. The model says what an image "
@@ -129,29 +130,27 @@ UNIT_NOTES: Mapping[Unit, str] = {
 """What a figure that counts this unit does not show."""
 
 
-def _other_precision(evidence: Evidence, prediction: Prediction) -> str | None:
-    """Says that the evidence is of another precision than the prediction; None if it is not."""
-    fitted, used = evidence.options.precision, prediction.precision
-    if fitted == used:
-        return None
-    return (
-        f"The thresholds of the policy were set and measured in {fitted}, and this answer was "
-        f"computed in {used}: the figures are those of {fitted}, and nothing is established for "
-        f"{used}."
-    )
-
-
 def reason_words(reason: Reason, policy: Policy) -> str:
     """A reason for people, with the policy's word for its target."""
     return REASONS[reason].format(target=policy.target.name)
 
 
-def not_established(policy: Policy) -> str | None:
-    """What the fit of a policy did not show; None if it showed all that is required."""
-    evidence = policy.evidence
+def not_established(
+    policy: Policy, evidence: Evidence | None, precision: Precision | None = None
+) -> str | None:
+    """What the fit of a policy did not show; None if it showed all that is required.
+
+    `precision`: of the answers; None for that of the evidence.
+    """
     if evidence is None:
         return NOT_FITTED
-    fit = evidence.fit
+    fit, fitted = evidence.fit, evidence.options.precision
+    if precision not in (None, fitted):
+        return (
+            f"The thresholds of the policy were set and measured in {fitted}, and the service "
+            f"computes in {precision}: the figures are those of {fitted}, and nothing is "
+            f"established for {precision}."
+        )
     if fit.in_training:
         return (
             f"This policy is fitted, but not proven: the model was trained on {fit.in_training:,} "
@@ -213,11 +212,7 @@ def triage_result(
     `class_names` has the name of every class for people, by its code.
     """
     evidence = policy.evidence_for(prediction)
-    notice = (
-        NOT_FITTED
-        if evidence is None
-        else _other_precision(evidence, prediction) or not_established(policy)
-    )
+    notice = not_established(policy, evidence, prediction.precision)
     item = prediction.model_dump(include={"index", "item_id"}, exclude_unset=True)
     return TriageResult(
         disposition=decision.disposition,
@@ -401,9 +396,8 @@ class Performance:
         return "\n\n".join([*parts, self.details.markdown, DETAIL_NOTE])
 
 
-def performance(policy: Policy) -> Performance | None:
-    """The performance of a policy's thresholds; None if it was not measured."""
-    evidence = policy.evidence
+def performance(policy: Policy, evidence: Evidence | None) -> Performance | None:
+    """The performance of a policy's thresholds by its evidence; None if it was not measured."""
     if evidence is None or not evidence.measured:
         return None
     target, options = policy.target, evidence.options
@@ -412,7 +406,7 @@ def performance(policy: Policy) -> Performance | None:
         f"probability of {target.routine}, urgent from {target.urgent} on; {evidence.model} in "
         f"mode {options.mode} with {options.samples} "
         f"sample{'' if options.samples == 1 else 's'} "
-        f"{f'of {options.views} views ' if options.views > 1 else ''}"
+        f"{f'of {options.views} views ' if options.views > 1 else ''}in {options.precision} "
         f"(revision {evidence.revision}). In the fit, "
         f"{' '.join(_fit_sentences(target, evidence))}",
         _summary(evidence.measured, policy.target),
@@ -427,26 +421,42 @@ def performance(policy: Policy) -> Performance | None:
     )
 
 
-def card_section(policy: Policy) -> str | None:
-    """A section in Markdown for the model's card; None if the policy was not measured."""
-    evidence = policy.evidence
-    if evidence is None or not evidence.measured:
-        return None
-    target, fit = policy.target, " ".join(_fit_sentences(policy.target, evidence))
+def performance_text(policy: Policy) -> str:
+    """The performance by each evidence in Markdown; all tables of the first one only."""
+    of_each = (performance(policy, evidence) for evidence in policy.evidence)
+    shown = [one for one in of_each if one is not None]
+    if not shown:
+        return UNKNOWN
+    more = [part for other in shown[1:] for part in (other.origin, other.summary.markdown)]
+    return "\n\n".join([shown[0].markdown, *more])
+
+
+def card_section(policy: Policy) -> str:
+    """A section in Markdown for the model's card, or that the policy was not measured."""
+    measured = [evidence for evidence in policy.evidence if evidence.measured]
+    if not measured:
+        return UNKNOWN
+    target = policy.target
     table = MarkdownTable(
         ("", f"sensitivity, {target.critical.name}", "specificity", f"{target.name} among urgent"),
         [
             (
-                _named(one),
+                f"{_named(one)}, {evidence.options.precision}",
                 f"{_sensitivity(one.critical)} ({one.critical.lesions:,})",
                 f"{_specificity(one)} ({one.others.lesions:,})",
                 _predictive_value(one.urgent),
             )
+            for evidence in measured
             for one in evidence.measured
         ],
     )
-    origin = f"Policy version {policy.version}, for revision {evidence.revision}. {fit}"
-    return "\n\n".join([f"## Triage\n\n{origin} {_FITTED_NOTE}", table.markdown, _CARD_NOTE])
+    fits = (
+        f"In {evidence.options.precision}: {' '.join(_fit_sentences(target, evidence))}"
+        for evidence in measured
+    )
+    origin = f"Policy version {policy.version}, for revision {measured[0].revision}."
+    text = " ".join([origin, *fits, _FITTED_NOTE])
+    return "\n\n".join([f"## Triage\n\n{text}", table.markdown, _CARD_NOTE])
 
 
 def _group_row(one: MeasuredEvidence, group: GroupEvidence) -> list[str]:

@@ -31,7 +31,7 @@ from eulerlora_contract.errors import ImageError
 from eulerlora_contract.images import rgb_image
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import NO_BREAK, printable
-from eulerlora_contract.sampling import AUTO, Auto
+from eulerlora_contract.sampling import AUTO, Auto, Precision
 
 _PACKAGE, _FOLDER = "eulerlora_clinic.report", "parts"
 STYLE, SCRIPT = "report/parts/report.css", "report/parts/report.js"
@@ -50,6 +50,7 @@ class ModelSettings:
     mode: str
     samples: int | Auto
     views: int
+    precision: Precision
     trajectories: int
 
 
@@ -89,6 +90,8 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
         names |= row.result.class_names if row.result is not None else {}
     short_names = {code: name.partition(" (")[0] for code, name in names.items()}
     by_name = sorted({row.name for row in ranked_rows}, key=lambda name: (name.casefold(), name))
+    settings_counts = _counts_by_settings(ranked_rows)
+    precision = next((settings.precision for settings in settings_counts), None)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -97,9 +100,9 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
             counts=counts_by_status(ranked_rows),
             lesions=len(first_of_lesions(ranked_rows)),
             name_ranks={name: rank for rank, name in enumerate(by_name)},
-            settings_counts=_counts_by_settings(ranked_rows),
+            settings_counts=settings_counts,
             policy=policy,
-            performance=performance(policy),
+            performance=performance(policy, policy.evidence_in(precision)),
             notices=_notices_of(ranked_rows, policy),
             class_names=names,
             short_names=short_names,
@@ -120,13 +123,14 @@ def percent(share: float) -> str:
 
 
 def _describe_settings(settings: ModelSettings | Prediction) -> str:
-    """Such as "stoch, 4 samples, 8 views, 8 passes"."""
+    """Such as "stoch, 4 samples, 8 views, 8 passes, float32"."""
     views = (_counted(settings.views, "view"),) if settings.views > 1 else ()
     if settings.samples == AUTO:
-        return ", ".join((settings.mode, "as many samples as each image needed", *views))
-    samples = () if settings.mode == "det" else (_counted(settings.samples, "sample"),)
+        samples = "as many samples as each image needed"
+        return ", ".join((settings.mode, samples, *views, settings.precision))
+    counted = () if settings.mode == "det" else (_counted(settings.samples, "sample"),)
     passes = _counted(settings.trajectories, "pass", "passes")
-    return ", ".join((settings.mode, *samples, *views, passes))
+    return ", ".join((settings.mode, *counted, *views, passes, settings.precision))
 
 
 def _counted(count: int, singular: str, plural: str = "") -> str:
@@ -193,6 +197,7 @@ def _counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
             mode=prediction.mode,
             samples=AUTO if prediction.is_auto else prediction.samples,
             views=prediction.views,
+            precision=prediction.precision,
             trajectories=0 if prediction.is_auto else prediction.trajectories,
         )
         for prediction in predictions
@@ -203,7 +208,7 @@ def _counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
 def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
     """Every notice of the rows once; without rows, what is not known about the policy."""
     if not rows:
-        notice = results.not_established(policy)
+        notice = results.not_established(policy, policy.evidence_in())
         return [] if notice is None else [notice]
     return list(dict.fromkeys(notice for row in rows for notice in row.notices))
 

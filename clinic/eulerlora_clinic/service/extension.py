@@ -97,10 +97,11 @@ class Clinic(Extension):
         router.include_router(policy_routes(self.policy))
 
         def read_page() -> Mapping[str, PageFile]:
-            classes = models[models.default].model.classes
+            model = models[models.default].model
             return page_files(
                 self.policy,
-                classes,
+                model.classes,
+                model.precision,
                 is_audited=self.audit is not None,
                 reads_dicom=DICOM in settings.images.containers,
             )

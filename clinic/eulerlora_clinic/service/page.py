@@ -13,7 +13,7 @@ from pathlib import PurePath
 from jinja2 import Environment, StrictUndefined
 
 from eulerlora_clinic.policy import results as texts
-from eulerlora_clinic.policy.policy import MeasuredEvidence, Policy, default_policy
+from eulerlora_clinic.policy.policy import Evidence, MeasuredEvidence, Policy, default_policy
 from eulerlora_contract.image_formats import (
     DICOM,
     KEPT_PNG_CHUNKS,
@@ -22,6 +22,7 @@ from eulerlora_contract.image_formats import (
     KINDS,
     SNIFFED_BYTES,
 )
+from eulerlora_contract.sampling import Precision
 from service.routes.files import INDEX, TYPES_BY_EXTENSION, PageFile
 
 SCRIPT, STYLE = "page.js", "page.css"
@@ -62,13 +63,19 @@ class MeasuredRow:
 
 
 def page_files(
-    policy: Policy, classes: Collection[str], *, is_audited: bool, reads_dicom: bool
+    policy: Policy,
+    classes: Collection[str],
+    precision: Precision,
+    *,
+    is_audited: bool,
+    reads_dicom: bool,
 ) -> Mapping[str, PageFile]:
     """The files of the page by name.
 
     Args:
         policy: The page takes the words for its target, and shows its performance.
         classes: Of the default model; without those of the target, the page classifies only.
+        precision: Of the default model, whose evidence the page shows.
         is_audited: Whether decisions are recorded.
         reads_dicom: Whether DICOM files are accepted.
     """
@@ -79,7 +86,7 @@ def page_files(
     ).encode()
     by_name[STYLE] = PageFile.of(styles, TYPES_BY_EXTENSION[".css"])
     by_name[SCRIPT] = PageFile.of(script, TYPES_BY_EXTENSION[".js"])
-    index = by_name[INDEX]
+    index, evidence = by_name[INDEX], policy.evidence_in(precision)
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -91,8 +98,9 @@ def page_files(
         reads_dicom=reads_dicom,
         policy=policy,
         file_kinds={"length": SNIFFED_BYTES, "kinds": _kinds(reads_dicom), "kept": _KEPT},
-        measured=_measured_rows(policy),
-        performance=texts.performance(policy),
+        notice=texts.not_established(policy, evidence, precision),
+        measured=() if evidence is None else _measured_rows(evidence),
+        performance=texts.performance(policy, evidence),
         texts=texts,
     )
     return by_name | {INDEX: PageFile.of(page.encode(), index.media_type)}
@@ -103,16 +111,15 @@ def _kinds(reads_dicom: bool) -> list[dict[str, object]]:
     return [{**asdict(kind), "is_read": reads_dicom and kind is DICOM} for kind in KINDS]
 
 
-def _measured_rows(policy: Policy) -> list[MeasuredRow]:
-    """The measurements of the policy, in their order; none if there are none."""
-    measured = () if policy.evidence is None else policy.evidence.measured
+def _measured_rows(evidence: Evidence) -> list[MeasuredRow]:
+    """The measurements, in their order."""
     return [
         MeasuredRow(
             one,
             _IMAGES.get(one.data.replace(",", " ").split()[0], ""),
             one.others.specificity >= _FEW_SPARED,
         )
-        for one in measured
+        for one in evidence.measured
     ]
 
 

@@ -70,12 +70,10 @@ def test_every_image_of_a_folder_gets_a_decision(
     assert ".txt: 1" in done.err
     assert "3 files: " in done.out
     assert " ".join(WARNING.split()) in " ".join(done.out.split())
-    rows, evidence = rows_in(file), mel_policy().evidence
-    assert evidence is not None
+    rows, options = rows_in(file), mel_policy().evidence[0].options
     assert [Path(row["file"]).name for row in rows] == ["1.png", "2.png", "3.png"]
     assert report.read_text().count('<tbody class="result') == 3
     for row in rows:
-        options = evidence.options
         assert (row["mode"], row["samples"]) == (options.mode, str(options.samples))
         assert row["disposition"]
         assert row["policy_hash"].startswith("sha256:")

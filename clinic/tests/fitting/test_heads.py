@@ -198,9 +198,10 @@ def test_pictures_of_the_fit_are_training_images_and_establish_nothing(
     report: SiteReport, out: Path
 ) -> None:
     assert len(read_training_images(out)["adapters"]) == report.fitted + 1
-    assert report.policy is not None and report.policy.evidence is not None
-    assert report.policy.evidence.fit.in_training == report.fitted
-    assert not report.policy.evidence.fit.routine.established
+    assert report.policy is not None
+    (evidence,) = report.policy.evidence
+    assert evidence.fit.in_training == report.fitted
+    assert not evidence.fit.routine.established
 
 
 @pytest.mark.parametrize(

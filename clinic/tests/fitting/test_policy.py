@@ -94,7 +94,8 @@ def fit(images: PolicyInputs, uncertain_share: float = 0.05) -> PolicyFit:
 
     For `scored` images the urgent threshold, which cannot be established, stays 0.5.
     """
-    return fit_policy(images, TARGET, 0.95, 0.5, uncertain_share)
+    (only,) = fit_policy([images], TARGET, 0.95, 0.5, uncertain_share)
+    return only
 
 
 def fitted_policy(critical: int = 60) -> Policy:
@@ -354,11 +355,42 @@ def test_an_urgent_threshold_that_is_not_established_stays_or_rises_to_the_routi
     images = scored(critical=60)
     for before, after in ((0.9, 0.9), (0.2, 0.5)):
         target = TARGET.model_copy(update={"urgent": before})
-        actual = fit_policy(images, target, 0.95, 0.5)
+        (actual,) = fit_policy([images], target, 0.95, 0.5)
         assert actual.target.urgent == after
         assert not actual.urgent.established
         assert actual.urgent.lesions == (images.scores >= after).sum()
         assert actual.urgent.lower_bound == lower_bound(actual.urgent.hits, actual.urgent.lesions)
+
+
+def test_precisions_share_the_thresholds_that_hold_in_each_of_them() -> None:
+    """The second precision has higher scores, so that more lesions reach every threshold."""
+    exact = scored(critical=120, target=0, others=600)
+    exact = replace(exact, scores=np.where(exact.critical, exact.scores, exact.scores * 0.5))
+    shift = np.where(exact.critical, 0.0005, 0.1)
+    rounded = replace(exact, scores=exact.scores + shift, entropy=exact.entropy + 0.25)
+    alone = [fit(exact), fit(rounded)]
+    assert alone[0].target.routine < alone[1].target.routine
+    assert alone[0].target.urgent < alone[1].target.urgent
+    together = fit_policy([exact, rounded], TARGET, 0.95, 0.5)
+    assert fit_policy([rounded, exact], TARGET, 0.95, 0.5) == together[::-1]
+    for images, actual, single in zip((exact, rounded), together, alone, strict=True):
+        routine, urgent = actual.target.routine, actual.target.urgent
+        assert (routine, urgent) == (alone[0].target.routine, alone[1].target.urgent)
+        assert actual.entropy_nats == alone[1].entropy_nats
+        assert actual.uncertain == (images.entropy >= actual.entropy_nats).mean()
+        assert actual.routine.hits == (images.scores[images.critical] >= routine).sum()
+        assert actual.routine.lower_bound == single.routine.lower_bound
+        assert actual.urgent.lesions == (images.scores >= urgent).sum()
+        assert actual.routine.established and actual.urgent.established
+
+
+def test_what_holds_in_one_precision_only_is_not_established_in_the_other() -> None:
+    exact = scored(critical=60, target=0, others=40)
+    exact = replace(exact, scores=np.where(exact.critical, exact.scores, 0.1))
+    poor = replace(exact, target=exact.target & (np.arange(100) < 5))
+    established, other = fit_policy([exact, poor], TARGET, 0.95, 0.5)
+    assert established.target == other.target
+    assert (established.urgent.established, other.urgent.established) == (True, False)
 
 
 @pytest.mark.parametrize(("critical", "others"), [(0, 10), (0, 0)])
@@ -394,7 +426,7 @@ def test_the_share_of_uncertain_images_is_measured() -> None:
 def fitted_file(file: PolicyFile, path: Path, critical: int = 62) -> Policy:
     """Writes the file, fitted to so many critical images, to a path."""
     done = fit(scored(critical))
-    fitted = file.fitted(done).model_copy(update={"evidence": evidence(done)})
+    fitted = file.fitted(done).model_copy(update={"evidence": (evidence(done),)})
     file.write(path, fitted)
     return fitted
 

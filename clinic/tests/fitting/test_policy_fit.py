@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from eulerlora.checkpoint.config import PrecisionChange
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_clinic.fitting.commands import policy_fit_command
@@ -67,8 +68,7 @@ def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
     printed = fit(checkpoint, data, policy, *options)
     assert "calibration part (fit)" in chart.read_text()
     after = read_policy(policy)
-    evidence = after.evidence
-    assert evidence is not None
+    (evidence,) = after.evidence
     (measured,) = evidence.measured
     assert after.version == before.version + 1
     assert (evidence.model, evidence.options) == ("tiny", STOCH)
@@ -108,8 +108,7 @@ def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_noth
 ) -> None:
     printed = fit(saved(tmp_path, IMAGES | {"split": "paper"}), data, policy)
     assert "Not measured on a test part" in printed
-    evidence = read_policy(policy).evidence
-    assert evidence is not None
+    (evidence,) = read_policy(policy).evidence
     assert evidence.measured == ()
     assert (evidence.fit.images, evidence.fit.routine.lesions) == (19, 6)
 
@@ -120,13 +119,35 @@ def test_archives_are_measured_after_the_test_part(
     labels = tmp_path / "clinic.toml"
     labels.write_text('title = "Clinic"\noutside = ["bkl"]\n[labels]\nmel = "mel"\nnv = "nv"\n')
     fit(checkpoint, data, policy, "--archive", f"{labels}={data / 'images' / 'test'}")
-    evidence = read_policy(policy).evidence
-    assert evidence is not None
+    (evidence,) = read_policy(policy).evidence
     test, clinic = evidence.measured
     assert (clinic.data, clinic.images, clinic.target) == ("Clinic", 19, test.target)
     assert clinic.outside is not None
     assert (clinic.outside.labels, clinic.outside.lesions) == (("bkl",), 5)
     assert (test.others.lesions, clinic.others.lesions) == (13, 8)
+
+
+def test_thresholds_have_evidence_in_each_precision_that_the_service_may_choose(
+    data: Path, policy: Path, tmp_path: Path
+) -> None:
+    change = PrecisionChange(
+        options=STOCH.in_precision("bfloat16"),
+        images=1000, probabilities=0, labels=0, flags=0, data="calibration",
+    )  # fmt: skip
+    checkpoint = saved(tmp_path, bfloat16=(change,))
+    before, text = read_policy(policy).version, policy.read_text()
+    printed = fit(checkpoint, data, policy)
+    after = read_policy(policy)
+    assert after.version == before + 1
+    assert [one.options for one in after.evidence] == [STOCH, STOCH.in_precision("bfloat16")]
+    for one in after.evidence:
+        assert one.fit.routine.hits == one.fit.routine.lesions == 12
+        assert [measured.images for measured in one.measured] == [19]
+        assert f"In {one.options.precision}:" in printed
+    policy.write_text(text)
+    fit(checkpoint, data, policy, "--precision", "bfloat16")
+    (single,) = read_policy(policy).evidence
+    assert single.options.precision == "bfloat16"
 
 
 @pytest.mark.parametrize("archive", ["ph2", "ph2=absent"])

@@ -127,10 +127,10 @@ def test_a_fit_of_a_fitted_checkpoint_has_one_section_in_its_card(
     assert (tmp_path / "second" / "README.md").read_text().count("## Site calibration") == 1
     assert read_config(tmp_path / "second").provenance["site"]["source"] == report.revision
     policy = parse_policy((tmp_path / "second" / "policy.toml").read_text(), "policy.toml")
-    assert policy.evidence is not None
-    (measured,) = policy.evidence.measured
+    (evidence,) = policy.evidence
+    (measured,) = evidence.measured
     assert measured.data == "clinic, held-out site pictures"
-    assert policy.evidence.fit.routine.lesions == measured.target.lesions == 10
+    assert evidence.fit.routine.lesions == measured.target.lesions == 10
     assert second.fitted + second.measured == len(local.images)
     assert set(second.results) == {"before", "after"}
     assert "| pictures kept by feature_distance |" in second.tables
@@ -355,9 +355,8 @@ def test_a_fit_prints_what_it_did_and_writes_a_policy_that_the_client_reads(
     assert "| held-out pictures | before | after |" in done.output
     assert f"eulerlora serve {out} --policy {out / 'policy.toml'}" in done.output
     assert "counts as a lesion" not in done.output
-    written = read_policy(out / "policy.toml")
-    assert written.evidence is not None
-    assert written.evidence.revision == stored_revision(out)
+    (evidence,) = read_policy(out / "policy.toml").evidence
+    assert evidence.revision == stored_revision(out)
     assert (out / "policy.toml").read_text().startswith("# ours\n")
     assert policy.read_text() == before
 
@@ -377,8 +376,7 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
     assert done.exit_code == 0, done.output
     assert "every picture counts" in done.output
     assert "32 images (12 bkl, 20 mel), 28 ignored" in done.output
-    evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
-    assert evidence is not None
+    (evidence,) = read_policy(tmp_path / "out" / "policy.toml").evidence
     assert (evidence.options, evidence.measured) == (DET, ())
 
 
@@ -397,8 +395,7 @@ def test_patients_with_lesions_of_several_classes_are_no_lesions(
     done = fit(site_source, "--data", data, "--out", tmp_path / "out", *NEVUS, "--policy", policy,
                "--mode", "det", "--sensitivity", 0.75)  # fmt: skip
     assert done.exit_code == 0, done.output
-    evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
-    assert evidence is not None
+    (evidence,) = read_policy(tmp_path / "out" / "policy.toml").evidence
     assert (evidence.fit.unit, evidence.fit.routine.lesions) == (unit, 20)
     assert evidence.fit.urgent.lesions <= {"lesion": 60, "group": 52}[unit]
     assert read_config(tmp_path / "out").provenance["site"]["unit"] == unit
@@ -433,8 +430,7 @@ def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_a
     policy = read_policy(tmp_path / "out" / "policy.toml")
     assert (policy.target.name, policy.target.classes) == ("mole", ("nv", "bkl"))
     assert policy.target.critical.classes == ("nv", "bkl")
-    assert policy.evidence is not None
-    evidence = policy.evidence.fit
+    evidence = policy.evidence[0].fit
     assert (evidence.routine.lesions, evidence.routine.established, evidence.in_training) == (
         40, established, trained
     )  # fmt: skip

@@ -15,8 +15,7 @@ from eulerlora_clinic.policy.policy import default_policy
 
 pytestmark = pytest.mark.browser
 
-EVIDENCE = default_policy().evidence
-assert EVIDENCE is not None
+EVIDENCE = default_policy().evidence[0]
 
 
 def queries(visit: Any) -> list[dict[str, list[str]]]:

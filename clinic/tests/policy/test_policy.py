@@ -33,7 +33,7 @@ from eulerlora_contract.answers import (
     Reason,
 )
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.sampling import DEFAULT_SAMPLES
+from eulerlora_contract.sampling import DEFAULT_SAMPLES, PRECISIONS
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
 
 TEXT = """\
@@ -211,7 +211,7 @@ def test_a_model_without_the_target_classes_is_an_error_that_names_them() -> Non
 
 
 def test_the_hash_depends_only_on_the_content() -> None:
-    read = tomllib.loads(TEXT) | {"evidence": None}
+    read = tomllib.loads(TEXT) | {"evidence": []}
     read["target"]["critical"] = {"name": "malignant", "classes": ["mel", "bcc"]}
     content = json.dumps(read, sort_keys=True, separators=(",", ":"))
     assert POLICY.hash == "sha256:" + hashlib.sha256(content.encode()).hexdigest()
@@ -264,10 +264,18 @@ def test_an_unreadable_policy_file_is_an_error_with_its_name(tmp_path: Path) -> 
 def test_the_packaged_policy_is_valid_and_its_evidence_is_consistent() -> None:
     policy = default_policy()
     assert parse_policy(default_policy_text(), "again") == policy
-    evidence = policy.evidence
-    assert evidence is not None
+    assert {one.options.precision for one in policy.evidence} == set(PRECISIONS)
+    exact = [one.options.in_precision("float32") for one in policy.evidence]
+    assert len(set(exact)) == len({one.revision for one in policy.evidence}) == 1
+    assert len({tuple(part.data for part in one.measured) for one in policy.evidence}) == 1
+    for one in policy.evidence:
+        check_evidence(one)
+
+
+def check_evidence(evidence: Evidence) -> None:
     fit, measured = evidence.fit, evidence.measured
     for threshold in (fit.routine, fit.urgent):
+        assert threshold.established
         assert threshold.established == (threshold.lower_bound >= threshold.wanted)
         assert threshold.hits <= threshold.lesions
     assert {one.data for one in measured} >= {"PH2", "PAD-UFES-20"}
@@ -290,15 +298,18 @@ def test_the_packaged_policy_is_valid_and_its_evidence_is_consistent() -> None:
 
 def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None:
     policy = default_policy()
-    evidence = policy.evidence
-    assert evidence is not None
+    evidence, other = policy.evidence
     own = make_prediction(
         revision=evidence.revision,
         mode=evidence.options.mode,
         samples=evidence.options.samples,
         views=evidence.options.views,
+        precision=evidence.options.precision,
     )
-    assert policy.evidence_for(own) == evidence
+    rounded = own.model_copy(update={"precision": other.options.precision})
+    assert (policy.evidence_for(own), policy.evidence_for(rounded)) == (evidence, other)
+    single = policy.model_copy(update={"evidence": (evidence,)})
+    assert single.evidence_for(rounded) == evidence  # in another precision, which answers state
     for changes in (
         {"revision": "sha256:other"},
         {"samples": 5},
@@ -310,15 +321,31 @@ def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None
     options = replace(evidence.options, samples="auto")
     measured = evidence.model_copy(update={"options": options})
     of_auto = own.model_copy(update={"rows": 8})
-    assert policy.model_copy(update={"evidence": measured}).evidence_for(of_auto) == measured
+    with_auto = policy.model_copy(update={"evidence": (*policy.evidence, measured)})
+    assert (with_auto.evidence_for(own), with_auto.evidence_for(of_auto)) == (evidence, measured)
     assert POLICY.evidence_for(own) is None
 
 
-def evidence(mode: str, samples: int | str) -> Evidence:
-    found = default_policy().evidence
-    assert found is not None
-    options = replace(found.options, mode=mode, samples=samples)
-    return found.model_copy(update={"options": options})
+def test_two_entries_of_evidence_for_the_same_options_are_refused() -> None:
+    content = default_policy().model_dump(mode="json")
+    content["evidence"].append(content["evidence"][0])
+    with pytest.raises(SettingsError, match=r"one entry for stoch, 4 samples.*float32, got 2"):
+        policy_of(content, "the service")
+
+
+def test_the_evidence_in_a_precision_is_the_first_one_if_there_is_none_in_it() -> None:
+    policy = default_policy()
+    for one in policy.evidence:
+        assert policy.evidence_in(one.options.precision) == one
+    first = policy.model_copy(update={"evidence": policy.evidence[:1]})
+    assert [first.evidence_in(one) for one in (None, *PRECISIONS)] == [policy.evidence[0]] * 3
+    assert POLICY.evidence_in("float32") is None
+
+
+def evidence(mode: str, samples: int | str) -> tuple[Evidence, ...]:
+    first, *others = default_policy().evidence
+    options = replace(first.options, mode=mode, samples=samples)
+    return (first.model_copy(update={"options": options}), *others)
 
 
 @pytest.mark.parametrize(
@@ -340,15 +367,15 @@ def test_missing_values_are_those_of_the_evidence(fitted, given, expected) -> No
 
 
 def test_without_evidence_the_defaults_are_those_of_a_prediction() -> None:
-    assert default_sampling(None) == ("det", None)
-    assert default_sampling(None, "stoch") == ("stoch", DEFAULT_SAMPLES)
+    assert default_sampling(()) == ("det", None)
+    assert default_sampling((), "stoch") == ("stoch", DEFAULT_SAMPLES)
 
 
 def test_keys_of_later_versions_are_ignored_in_a_described_policy() -> None:
     policy = default_policy()
     content = policy.model_dump(mode="json")
     content["later"] = 1
-    content["evidence"]["fit"]["later"] = 2
+    content["evidence"][0]["fit"]["later"] = 2
     assert policy_of(content, "the service") == policy
 
 

@@ -17,16 +17,26 @@ from eulerlora_clinic.policy.policy import (
 from eulerlora_clinic.policy.results import (
     PATHWAYS,
     UNIT_NOTES,
+    UNKNOWN,
     Performance,
     card_section,
     not_established,
     pathway,
     performance,
+    performance_text,
     triage_result,
 )
-from eulerlora_contract.answers import Disposition, ImageQuality, Prediction, Reason, shown_fields
+from eulerlora_contract.answers import (
+    Disposition,
+    ImageQuality,
+    PolicyReference,
+    Prediction,
+    Reason,
+    shown_fields,
+)
 from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.sampling import PRECISIONS
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
 from training.reporting.model_card import write_model_card
 
@@ -72,10 +82,9 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
 ) -> None:
     content = default_policy().model_dump()
     if missing is not None:
-        content["evidence"]["fit"][missing]["established"] = False
+        content["evidence"][0]["fit"][missing]["established"] = False
     rules = Policy.model_validate(content)
-    evidence = rules.evidence
-    assert evidence is not None
+    evidence = rules.evidence[0]
     prediction = make_prediction(
         revision=evidence.revision if is_fitted else "sha256:other",
         mode=evidence.options.mode,
@@ -93,7 +102,7 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
     assert known.established == (known.notice is None) == (is_fitted and missing is None)
     if is_fitted and missing is not None:
         assert f"{missing} threshold" in (known.notice or "")
-    plain = rules.model_copy(update={"evidence": None})
+    plain = rules.model_copy(update={"evidence": ()})
     unknown = triage_result(
         prediction, GOOD, plain.decide(AnswerSummary(prediction), GOOD), plain, names
     ).policy
@@ -108,24 +117,45 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
         assert known.measured[0].predictive_value == urgent.predictive_value
 
 
-def test_an_answer_in_another_precision_has_the_figures_of_the_fit_and_says_so() -> None:
-    rules = default_policy()
-    evidence = rules.evidence
-    assert evidence is not None
-    exact = make_prediction(
+def reference(rules: Policy, precision: str) -> PolicyReference:
+    """What an answer with the options of the packaged policy, in a precision, says about it."""
+    evidence = default_policy().evidence[0]
+    prediction = make_prediction(
         revision=evidence.revision,
         mode=evidence.options.mode,
         samples=evidence.options.samples,
         views=evidence.options.views,
+        precision=precision,
     )
-    rounded = exact.model_copy(update={"precision": "bfloat16"})
-    known, other = (
-        triage_result(one, GOOD, decide(rules, one), rules, {"nv": "naevus"}).policy
-        for one in (exact, rounded)
-    )
-    assert (known.established, known.notice) == (True, None)
+    decision = decide(rules, prediction)
+    return triage_result(prediction, GOOD, decision, rules, {"nv": "naevus"}).policy
+
+
+def test_an_answer_has_the_evidence_of_its_precision() -> None:
+    rules = default_policy()
+    for evidence in rules.evidence:
+        known = reference(rules, evidence.options.precision)
+        assert (known.established, known.notice) == (True, None)
+        shares = [one.predictive_value for one in known.measured]
+        assert shares == [one.urgent and one.urgent.predictive_value for one in evidence.measured]
+    content = rules.model_dump()
+    content["evidence"][1]["fit"]["urgent"]["established"] = False
+    exact, rounded = (reference(Policy.model_validate(content), one) for one in PRECISIONS)
+    assert (exact.established, rounded.established) == (True, False)
+    assert "urgent threshold" in (rounded.notice or "")
+
+
+@pytest.mark.parametrize("missing", PRECISIONS)
+def test_an_answer_in_a_precision_without_evidence_has_other_figures_and_says_so(
+    missing: str,
+) -> None:
+    rules = default_policy()
+    (left,) = (one for one in rules.evidence if one.options.precision != missing)
+    single = rules.model_copy(update={"evidence": (left,)})
+    known, other = (reference(single, one) for one in (left.options.precision, missing))
+    assert known.established
     assert not other.established
-    assert "set and measured in float32" in (other.notice or "")
+    assert f"set and measured in {left.options.precision}" in (other.notice or "")
     assert other.measured == known.measured
 
 
@@ -187,12 +217,13 @@ MEASURED: dict[str, Any] = {
 def policy(*measured: dict[str, Any]) -> Policy:
     """Returns the packaged policy with other measurements."""
     content = default_policy().model_dump()
-    content["evidence"]["measured"] = measured
+    content["evidence"][0]["measured"] = measured
     return Policy.model_validate(content)
 
 
 def shown(*measured: dict[str, Any]) -> Performance:
-    tables = performance(policy(*measured))
+    rules = policy(*measured)
+    tables = performance(rules, rules.evidence[0])
     assert tables is not None
     return tables
 
@@ -228,20 +259,32 @@ def test_the_details_state_what_the_threshold_alone_does() -> None:
 @pytest.mark.parametrize("unit", ["picture", "lesion", "group"])
 def test_every_sentence_on_a_fit_names_its_unit(unit: Unit) -> None:
     content = default_policy().model_dump()
-    fit = content["evidence"]["fit"]
+    fit = content["evidence"][0]["fit"]
     fit |= {"unit": unit, "urgent": fit["urgent"] | {"independent": 90, "established": False}}
     rules = Policy.model_validate(content)
-    notice = not_established(rules) or ""
-    assert f"106 of 187 {unit}s of 90 groups" in notice
+    notice = not_established(rules, rules.evidence[0]) or ""
+    assert f"{fit['urgent']['lesions']} {unit}s of 90 groups" in notice
     assert f"new {unit}s" in notice
-    told = notice + performance(rules).origin  # type: ignore[union-attr]
+    told = notice + performance(rules, rules.evidence[0]).origin  # type: ignore[union-attr]
     assert ("lesions" in told) == (unit == "lesion") or UNIT_NOTES[unit] in told
     assert f"62 of 62 {unit}s with melanoma" in told
 
 
 def test_a_policy_without_measurement_has_no_tables() -> None:
-    assert performance(policy()) is None
-    assert performance(default_policy().model_copy(update={"evidence": None})) is None
+    rules = policy()
+    assert performance(rules, rules.evidence[0]) is None
+    assert performance(rules, None) is None
+    for evidence in ((), rules.evidence[:1]):
+        assert performance_text(rules.model_copy(update={"evidence": evidence})) == UNKNOWN
+
+
+def test_the_text_has_all_tables_of_the_first_evidence_and_the_summary_of_the_others() -> None:
+    rules = default_policy()
+    exact, rounded = (performance(rules, evidence) for evidence in rules.evidence)
+    assert exact is not None and rounded is not None
+    assert "8 views in float32" in exact.origin and "8 views in bfloat16" in rounded.origin
+    parts = (exact.markdown, rounded.origin, rounded.summary.markdown)
+    assert performance_text(rules) == "\n\n".join(parts)
 
 
 @pytest.mark.parametrize("change", [{"urgent": 15}, {"reached": 41}])
@@ -252,12 +295,12 @@ def test_counts_above_the_number_of_lesions_are_refused(change: dict[str, int]) 
 
 def test_the_documents_have_the_measured_performance_of_the_packaged_policy() -> None:
     policy = default_policy()
-    measured = performance(policy)
-    assert measured is not None
-    assert {row[0] for row in measured.summary.rows} >= {"PH2, lesions", "PAD-UFES-20, lesions"}
-    assert measured.summary.markdown in DEFAULT_MODEL.read_text()
-    assert policy.evidence is not None
-    assert policy.evidence.revision == stored_revision(DEFAULT_CHECKPOINT)
+    for evidence in policy.evidence:
+        measured = performance(policy, evidence)
+        assert measured is not None
+        assert {row[0] for row in measured.summary.rows} >= {"PH2, lesions", "PAD-UFES-20, lesions"}
+        assert measured.summary.markdown in DEFAULT_MODEL.read_text()
+        assert evidence.revision == stored_revision(DEFAULT_CHECKPOINT)
 
 
 def test_the_packaged_card_is_that_of_its_stored_report_and_the_packaged_policy(
@@ -265,7 +308,6 @@ def test_the_packaged_card_is_that_of_its_stored_report_and_the_packaged_policy(
 ) -> None:
     shutil.copy(DEFAULT_CHECKPOINT / "config.json", tmp_path)
     section = card_section(default_policy())
-    assert section is not None
     write_model_card(tmp_path, DEFAULT_MODEL.with_suffix(""), {"triage.md": section})
     for file in tmp_path.iterdir():
         assert file.read_bytes() == (DEFAULT_CHECKPOINT / file.name).read_bytes()

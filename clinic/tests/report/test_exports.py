@@ -59,15 +59,14 @@ def test_csv_has_a_line_per_row_and_empty_cells_for_missing_values(tmp_path: Pat
 
 def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
     policy = mel_policy()
-    assert policy.evidence is not None
     row = ROWS[0]
     assert row.result is not None
     settings = {
         "revision": row.result.prediction.revision,
         "options": replace(STOCH, samples=2),
     }
-    evidence = policy.evidence.model_copy(update=settings)
-    fitted = decided_again(row.result, policy.model_copy(update={"evidence": evidence}))
+    evidence = policy.evidence[0].model_copy(update=settings)
+    fitted = decided_again(row.result, policy.model_copy(update={"evidence": (evidence,)}))
     measured, unknown = written(tmp_path, [replace(row, result=fitted), row])
     for cells in (measured, unknown):
         assert float(cells["target_probability"]) == 0.4

@@ -118,7 +118,7 @@ def test_the_warning_is_at_every_result_and_at_the_top(document: str) -> None:
 
 def test_the_measured_performance_of_the_policy_is_stated(tmp_path: Path) -> None:
     policy, path = default_policy(), tmp_path / "report.html"
-    measured = performance(policy)
+    measured = performance(policy, policy.evidence[0])
     assert measured is not None
     write_html_report(path, [], policy, CREATED_AT)
     text = text_of(path.read_text())
@@ -126,7 +126,7 @@ def test_the_measured_performance_of_the_policy_is_stated(tmp_path: Path) -> Non
         assert row[0] in text
         for title, cell in zip(measured.summary.header[1:], row[1:], strict=True):
             assert f"{title} {cell}" in text
-    write_html_report(path, [], policy.model_copy(update={"evidence": None}), CREATED_AT)
+    write_html_report(path, [], policy.model_copy(update={"evidence": ()}), CREATED_AT)
     assert UNKNOWN in text_of(path.read_text())
 
 
@@ -144,7 +144,7 @@ def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) ->
         f"MSP {prediction.msp:.3f} , OOD threshold 0.500",
         "600 \N{MULTIPLICATION SIGN} 450 pixels, brightness 0.60, sharpness 85",
         f"ham10000, {REVISION}",
-        "stoch, 4 samples, 8 passes, seed 1234567",
+        "stoch, 4 samples, 8 passes, float32, seed 1234567",
     ):
         assert part in text
 
@@ -350,6 +350,7 @@ def row(path: str) -> TriageRow:
 
 def test_predictions_are_counted_by_model_and_options(write: Write) -> None:
     fixed = make_prediction(passes("nv", 7, 0.2, 0, 2), mode="det", samples=1)
+    rounded = make_prediction(passes("nv", 7, 0.2, 0), precision="bfloat16")
     auto = [
         make_prediction(passes("nv", 7, 0.2, 0, count), samples=count, rows=2 * count)
         for count in (2, 8)
@@ -358,15 +359,17 @@ def test_predictions_are_counted_by_model_and_options(write: Write) -> None:
         triaged(Path("det"), fixed, SHARP, POLICY),
         *(triaged(Path(str(prediction.samples)), prediction, SHARP, POLICY) for prediction in auto),
         *(row(name) for name in "abc"),
+        triaged(Path("r"), rounded, SHARP, POLICY),
         failed(Path("c"), "timed_out", "no answer"),
     ]
     facts = write(rows).partition("Model and policy</h2>")[2].partition("</dl>")[0]
     models = facts.split("<dt>Model</dt><dd>")[1:]
     described = [model.partition("<br>")[0].partition(", ")[2] for model in models]
     assert described == [
-        "stoch, 4 samples, 8 passes: 3 images",
-        "stoch, as many samples as each image needed: 2 images",
-        "det, 2 passes: 1 image",
+        "stoch, 4 samples, 8 passes, float32: 3 images",
+        "stoch, as many samples as each image needed, float32: 2 images",
+        "stoch, 4 samples, 8 passes, bfloat16: 1 image",
+        "det, 2 passes, float32: 1 image",
     ]
 
 

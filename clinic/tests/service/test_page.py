@@ -14,6 +14,7 @@ from eulerlora_clinic.service.page import (
     data_name,
     page_files,
 )
+from eulerlora_contract.sampling import PRECISIONS, Precision
 from service.routes.files import PageFile, documentation_files
 
 POLICY = default_policy()
@@ -25,8 +26,9 @@ def files_of(
     classes: Collection[str] = LESIONS,
     is_audited: bool = False,
     reads_dicom: bool = False,
+    precision: Precision = "float32",
 ) -> Mapping[str, PageFile]:
-    return page_files(policy, classes, is_audited=is_audited, reads_dicom=reads_dicom)
+    return page_files(policy, classes, precision, is_audited=is_audited, reads_dicom=reads_dicom)
 
 
 def index(*arguments: object, **named: object) -> str:
@@ -37,14 +39,20 @@ NAMES = sorted(set(files_of()) - {"index.html"})
 DOCUMENTATION_NAMES = sorted(set(documentation_files()) - {"index.html"})
 
 
-def test_the_page_shows_the_measured_performance_of_its_policy() -> None:
-    measured = performance(POLICY)
-    assert measured is not None
-    shown = index()
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_page_shows_the_measured_performance_of_its_policy_in_the_served_precision(
+    precision: Precision,
+) -> None:
+    evidence = POLICY.evidence_in(precision)
+    assert evidence is not None
+    measured = performance(POLICY, evidence)
+    assert measured is not None and precision in measured.origin
+    shown = index(precision=precision)
+    assert escape(measured.origin) in shown
     for table in (measured.summary, measured.details):
         for cell in (*table.header, *(cell for row in table.rows for cell in row)):
             assert escape(data_name(cell)) in shown
-    parts = POLICY.evidence.measured
+    parts = evidence.measured
     pictures = {
         "HAM10000": "dermatoscopic images of the clinics that the model learned from",
         "PH2": "dermatoscopic images of another clinic",
@@ -54,18 +62,20 @@ def test_the_page_shows_the_measured_performance_of_its_policy() -> None:
         assert escape(data_name(part.data)) in shown
         assert pictures[part.data.replace(",", " ").split()[0]] in shown
     assert shown.count("Of no use here") == sum(part.others.specificity < 0.1 for part in parts)
-    unmeasured = POLICY.model_copy(update={"evidence": None})
+    unmeasured = POLICY.model_copy(update={"evidence": ()})
     assert escape(UNKNOWN) in index(unmeasured)
 
 
 def test_a_policy_that_is_not_established_is_named_at_the_top() -> None:
     content = POLICY.model_dump()
-    content["evidence"]["fit"]["urgent"]["established"] = False
+    content["evidence"][1]["fit"]["urgent"]["established"] = False
     unproven = Policy.model_validate(content)
-    notice = not_established(unproven)
+    notice = not_established(unproven, unproven.evidence[1])
     assert notice is not None
-    assert escape(notice) in index(unproven).partition('id="intake"')[0]
-    assert "policy-notice" not in index()
+    assert escape(notice) in index(unproven, precision="bfloat16").partition('id="intake"')[0]
+    assert "policy-notice" not in index(unproven)
+    exact = POLICY.model_copy(update={"evidence": POLICY.evidence[:1]})
+    assert "set and measured in float32" in index(exact, precision="bfloat16")
 
 
 def test_the_page_is_about_triage_only_if_the_policy_applies_to_the_default_model() -> None:

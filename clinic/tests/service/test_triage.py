@@ -240,10 +240,9 @@ def test_an_unfamiliar_image_is_urgent_from_the_urgent_threshold_on(
 def fitted(model: EulerLoRA, mode: str, samples: int) -> Policy:
     """A policy whose threshold was set for a model, mode and number of samples."""
     chosen = policy(urgent=1e-9)
-    assert chosen.evidence is not None
     options = replace(STOCH, mode=mode, samples=samples)
     settings = {"revision": model.revision, "options": options}
-    return chosen.model_copy(update={"evidence": chosen.evidence.model_copy(update=settings)})
+    return chosen.model_copy(update={"evidence": (chosen.evidence[0].model_copy(update=settings),)})
 
 
 @pytest.mark.parametrize(("mode", "samples"), [("stoch", 2), ("stoch", 8), ("det", 1)])
@@ -251,7 +250,6 @@ def test_mode_and_samples_default_to_those_of_the_policys_threshold(
     five_classes, png, mode: str, samples: int
 ) -> None:
     chosen = fitted(five_classes, mode, samples)
-    assert chosen.evidence is not None
     with TestClient(app_of(five_classes, chosen)) as client:
         alone = client.post("/triage", content=png, headers=HEADERS).json()
         (in_batch,) = post_batch(client, png).json()["results"]
@@ -265,7 +263,7 @@ def test_mode_and_samples_default_to_those_of_the_policys_threshold(
             for one in body["policy"]["measured"]
         ] == [
             (one.data, one.critical.sensitivity, one.others.specificity)
-            for one in chosen.evidence.measured
+            for one in chosen.evidence[0].measured
         ]
     assert (described["mode"], described["samples"] or 1) == (mode, samples)
     for path in ("/triage", "/triage/batch"):
@@ -281,6 +279,23 @@ def test_explicit_values_win_and_get_the_notice(five_classes, png) -> None:
             assert (body["policy"]["notice"], body["policy"]["measured"]) == (NOT_FITTED, [])
         plain = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
         assert (plain["prediction"]["samples"], plain["policy"]["notice"]) == (2, None)
+
+
+def test_an_answer_is_established_in_the_precisions_with_evidence_only(checkpoint, png) -> None:
+    rounded = EulerLoRA.of(checkpoint, "cpu", "bfloat16")
+    exact = fitted(rounded, "stoch", 2)
+    options = exact.evidence[0].options.in_precision("bfloat16")
+    measured = exact.evidence[0].model_copy(update={"options": options})
+    both = exact.model_copy(update={"evidence": (*exact.evidence, measured)})
+    notices = []
+    for chosen in (exact, both):
+        with TestClient(app_of(rounded, chosen)) as client:
+            body = client.post("/triage", content=png, headers=HEADERS).json()
+        assert body["prediction"]["precision"] == "bfloat16"
+        assert body["policy"]["established"] == (body["policy"]["notice"] is None)
+        notices.append(body["policy"]["notice"])
+    assert "nothing is established for bfloat16" in notices[0]
+    assert notices[1] is None
 
 
 def test_the_policy_is_described_exactly(five_classes) -> None:

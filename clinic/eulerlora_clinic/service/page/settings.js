@@ -83,7 +83,8 @@ export function parameters({ mode, samples }, model) {
 }
 
 function isFitted(setting, model, evidence) {
-  return evidence !== null && evidence.revision === model.revision && isSame(setting, evidence.options);
+  return evidence.some(({ revision, options }) => revision === model.revision &&
+    options.precision === model.precision && isSame(setting, options));
 }
 
 /* Samples matter in mode stoch; mode det has null in settings, and a value in thresholds. */
