@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 import httpx
 
 from service.decoding.fork_server import FORK_SERVER
-from service.settings import PREFIX
 
 START_S = 300
 END_S = 120
@@ -127,7 +126,7 @@ def _serve(
     FORK_SERVER._control = control
     os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), sys.stderr.fileno())
     sys.argv = words
-    os.environ.update({PREFIX + name: value for name, value in LONG_TIMEOUTS.items()})
+    os.environ.update({"EULERLORA_SERVE_" + name: value for name, value in LONG_TIMEOUTS.items()})
     change()
     main()
 

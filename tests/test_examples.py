@@ -45,7 +45,6 @@ from eulerlora import EulerLoRA
 from eulerlora.peft import EulerLoraConfig, sampling
 from examples.notebooks import NOTEBOOKS, executed, notebook
 from service.http.protocol import protocol_of
-from service.settings import PREFIX
 from tests.server_process import LONG_TIMEOUTS, START_S, wait_until
 from tests.service.conftest import app_of
 from tests.service.real_server import LONG_TIMEOUTS as LONG_CONNECTIONS
@@ -438,7 +437,7 @@ def test_a_replica_of_ray_answers(tmp_path: Path) -> None:
     pytest.importorskip("ray.serve")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    patient = {PREFIX + name: value for name, value in LONG_TIMEOUTS.items()}
+    patient = {"EULERLORA_SERVE_" + name: value for name, value in LONG_TIMEOUTS.items()}
     patient["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "600"
     lines = script("on_ray.py", tmp_path, PORT=str(port), **patient)  # and lines of Ray
     answers = [line for line in lines if re.fullmatch(r"\w+ [01]\.\d{4}", line)]

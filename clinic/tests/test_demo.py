@@ -6,7 +6,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.settings import PREFIX
 from tests.program import run
 
 
@@ -27,7 +26,7 @@ def test_the_demonstration_prints_five_answers_and_stops_its_service(
 
 
 def test_a_service_that_does_not_start_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"{PREFIX}DEADLINE_S", "soon")
+    monkeypatch.setenv("EULERLORA_SERVE_DEADLINE_S", "soon")
     done = run("demo")
     assert done.status == 1
     assert "deadline_s" in done.err

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from clinic.tests.audit_entries import SECRET as AUDIT_SECRET
-from service.settings import NESTED, PREFIX
 from tests.server_process import ServerProcess, serving
 from tests.service.conftest import encoded
 from tests.service.key_files import client as client_with
@@ -77,7 +76,7 @@ SECRET_IN = {
 
 def limit_bodies() -> None:
     """Sets the maximum size of bodies in the server and disables its cache of /metrics."""
-    os.environ[f"{PREFIX}BODIES{NESTED}MAX_BYTES"] = str(MAX_BYTES)
+    os.environ["EULERLORA_SERVE_BODIES__MAX_BYTES"] = str(MAX_BYTES)
     patch("service.telemetry.metrics._CACHE_S", 0).start()
 
 

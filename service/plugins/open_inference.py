@@ -57,7 +57,7 @@ _MODELS = (
     f"{_OPEN_INFERENCE}/models/{{name}}",
     f"{_OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
 )
-INFER_PATHS = tuple(f"{path}/infer" for path in _MODELS)
+_INFER_PATHS = tuple(f"{path}/infer" for path in _MODELS)
 _EXTENSIONS = ("binary_tensor_data", "schedule_policy", "statistics")
 
 
@@ -457,7 +457,7 @@ def _open_inference_routes(service: Service) -> APIRouter:
         router.get(f"{path}/stats")(model_statistics)
         router.get(path)(model_metadata)
         router.get(f"{path}/ready")(model_ready)
-    for path in INFER_PATHS:
+    for path in _INFER_PATHS:
         router.post(path)(infer)
     return router
 
@@ -485,7 +485,7 @@ def _requested_model(request: Request, models: ServedModels) -> ServedModel:
 class OpenInference(Extension):
     """The Open Inference Protocol."""
 
-    uploads = INFER_PATHS
+    uploads = _INFER_PATHS
     prefix = _OPEN_INFERENCE
 
     @staticmethod

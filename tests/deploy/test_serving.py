@@ -11,7 +11,7 @@ from service.app import create_app
 from service.commands import serve_command
 from service.lifecycle.lifecycle import Lifecycle
 from service.process import effective_settings
-from service.settings import PREFIX, ServiceSettings, variables
+from service.settings import ServiceSettings, variables
 
 DOCKERFILE = (Path(__file__).parents[2] / "Dockerfile").read_text()
 PORT = 8000
@@ -53,7 +53,7 @@ def test_every_option_is_one_of_the_server(commands: list[list[str]]) -> None:
 def test_every_variable_is_a_setting_of_the_server(environments: list[dict[str, str]]) -> None:
     known = set(variables(ServiceSettings))
     for environment in environments:
-        assert {name for name in environment if name.startswith(PREFIX)} <= known
+        assert {name for name in environment if name.startswith("EULERLORA_SERVE_")} <= known
 
 
 def test_every_probed_path_is_a_route(container: dict[str, Any], manifests: dict[str, Any]) -> None:

@@ -23,7 +23,6 @@ from service import process
 from service.decoding.pool import DecoderPool
 from service.inference import engine
 from service.lifecycle import lifecycle
-from service.settings import NESTED, PREFIX, STOP_MARGIN_S
 from tests.server_process import END_S, START_S, ServerProcess, serving, wait_until
 from training.calibration.calibrate import calibrate_checkpoint
 from training.data.images import ImageParts, LabelledImage
@@ -45,7 +44,7 @@ def never_load() -> None:
 def set_life(**settings: float) -> None:
     """Changes settings of the group LIFE in the server."""
     for name, value in settings.items():
-        os.environ[f"{PREFIX}LIFE{NESTED}{name.upper()}"] = str(value)
+        os.environ[f"EULERLORA_SERVE_LIFE__{name.upper()}"] = str(value)
 
 
 def drain_until_sigusr1() -> None:
@@ -78,8 +77,8 @@ def never_end() -> None:
 
     DecoderPool.close = lambda _: threading.Event().wait()  # type: ignore[method-assign]
     for name in ("DEADLINE_S", "BODIES__UPLOAD_TIMEOUT_S"):
-        os.environ[PREFIX + name] = "0.1"
-    set_life(grace_s=STOP_MARGIN_S + 1)
+        os.environ["EULERLORA_SERVE_" + name] = "0.1"
+    set_life(grace_s=6)
 
 
 def unread_stderr() -> None:

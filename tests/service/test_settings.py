@@ -7,7 +7,6 @@ import pytest
 
 from eulerlora_contract.errors import SettingsError
 from service.settings import (
-    PREFIX,
     ServiceSettings,
     check_consistency,
     settings_of_environment,
@@ -38,7 +37,7 @@ def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:
      ("MAX_WAITING_ROWS", "0", "max_waiting_rows"), ("LIFE__DRAIN_S", "nan", "life.drain_s")],
 )  # fmt: skip
 def test_a_wrong_name_or_value_is_one_line_that_names_it(monkeypatch, name, value, reason) -> None:
-    monkeypatch.setenv(PREFIX + name, value)
+    monkeypatch.setenv("EULERLORA_SERVE_" + name, value)
     with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
         settings_of_environment()
     assert "\n" not in str(caught.value)
@@ -55,7 +54,7 @@ def test_variables_of_kubernetes_for_a_service_with_such_a_name_are_no_settings(
         "PORT_80_TCP_PROTO": "tcp", "PORT_80_TCP_PORT": "80", "PORT_80_TCP_ADDR": "10.0.0.7",
     }  # fmt: skip
     for name, value in links.items():
-        monkeypatch.setenv(PREFIX + service + name, value)
+        monkeypatch.setenv("EULERLORA_SERVE_" + service + name, value)
     assert settings_of_environment() == ServiceSettings()
 
 

@@ -11,7 +11,6 @@ from clinic.tests.audit_entries import SECRET, verified
 from clinic.tests.page.browser import Visit, expect
 from clinic.tests.page.lesions import EVEN, fractal, lesion
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
-from service.settings import PREFIX
 from tests.browser import assert_accessible
 from tests.server_process import ServerProcess, serving
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.browser
 
 
 def set_retention() -> None:
-    os.environ[f"{PREFIX}AUDIT_RETENTION_MONTHS"] = "24"
+    os.environ["EULERLORA_SERVE_AUDIT_RETENTION_MONTHS"] = "24"
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.problems import NotReady, UnusableImage
 from service.decoding.decode import decode
-from service.decoding.fork_server import NUMBER, Fork, ForkServer
+from service.decoding.fork_server import NUMBER, ForkServer
 from service.decoding.formats import Declared
 from service.decoding.messages import HEADER, DecodedInput, DecodeJob, job_message
 from service.decoding.pool import DecoderPool
@@ -487,7 +487,7 @@ def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
     faults = iter(())
 
     class FailingForks(ForkServer):
-        def fork(self, request: bytes) -> Fork:
+        def fork(self, request: bytes) -> Any:
             for fault in faults:
                 raise fault
             return super().fork(request)

@@ -1,19 +1,15 @@
 """The Open Inference Protocol has the limits, keys, problems and records of /predict."""
 
 import base64
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from eulerlora_contract.problems import Overloaded
-from service.admission import capacity_check
 from service.app import create_app
-from service.fair_sharing import ClientQuota
 from service.inference.queue import RequestQueue
 from service.lifecycle.lifecycle import Lifecycle
-from service.plugins.open_inference import INFER_PATHS
 from service.settings import ServiceSettings
 from tests.service.conftest import app_of
 
@@ -34,18 +30,18 @@ def body_of(content: bytes) -> dict[str, Any]:
         ("/v2/models/a", False),
         ("/v2/models/a/b/infer", False),
         ("/v2/models/a/infer/", False),
-        ("/triage", False),
+        ("/models", False),
     ],
 )
-def test_requests_with_images_are_checked_for_every_model(path, is_checked) -> None:
-    class FullQueue:
-        def check_capacity(self, _: str) -> None:
-            raise Overloaded("busy")
+def test_requests_with_images_are_checked_for_every_model(
+    model, monkeypatch, path, is_checked
+) -> None:
+    def overloaded(*_: object) -> None:
+        raise Overloaded("busy")
 
-    queue: Any = FullQueue()
-    check = capacity_check(queue, ClientQuota(1, "s"), ("/predict", *INFER_PATHS))
-    with pytest.raises(Overloaded) if is_checked else nullcontext():
-        check({"path": path})
+    monkeypatch.setattr(RequestQueue, "check_capacity", overloaded)
+    response = TestClient(app_of(model)).post(path)
+    assert (response.status_code == 503) == is_checked
 
 
 def test_all_but_the_probes_needs_a_key(keyed, png) -> None:
