@@ -23,7 +23,7 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.weights import BACKBONE_FILE, load_backbone, tensors_sha256
 from eulerlora_contract.errors import CheckpointError
-from eulerlora_contract.output_files import atomic_write, check_free
+from eulerlora_contract.output_files import atomic_write, check_free, new_folder, write_text
 from tests.checkpoint_files import ADAPTERS_FILE
 from tests.program import run, succeed
 from training.adaptation.train import state_file
@@ -137,7 +137,15 @@ def write_again(target: Path, killed: State) -> None:
         with pytest.raises(CheckpointError):
             check_free(target)
         if "README.md" in killed:
-            (target / "README.md").write_bytes(killed["README.md"])
+            write_text(target / "README.md", killed["README.md"].decode())
+        report, complete = target / "report", target.with_name("report")
+        if report.exists():
+            report.rename(complete)
+        with new_folder(report):  # as the next training would
+            pass
+        report.rmdir()
+        if complete.exists():
+            complete.rename(report)
 
 
 @dataclass
