@@ -17,7 +17,7 @@ from training.data.registry import OodSettings
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]
 
-TEST_PICTURES, SHIFTED_PICTURES, CAST_PICTURES = 600, 120, 480
+TEST_PICTURES, SHIFTED_PICTURES, CAST_PICTURES = 600, 200, 480
 ORDERS = 20
 BATCH = 50
 
