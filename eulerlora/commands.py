@@ -36,7 +36,7 @@ DEFAULT_NAME = "default"
 """The embedded checkpoint, wherever a checkpoint is expected; `./default` is a folder."""
 
 PRECISION_CHOICES = (AUTO, *PRECISIONS)
-BATCH_FILES = 32
+_BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
 _COLUMNS = (
     "label",
@@ -53,24 +53,24 @@ _COLUMNS = (
 )
 _VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
 
-WAIT_POLICY = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
+_WAIT_POLICY = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
 """The policy "active" spins 1000 times. The count is for machines with at least as many cores as
 threads, where "active" alone spins without end.
 """
-THREADS = "OMP_NUM_THREADS"
+_THREADS = "OMP_NUM_THREADS"
 
 
 def configure_openmp() -> None:
-    """Sets the environment variables of `WAIT_POLICY`; call it before the first import of torch.
+    """Sets the environment variables of `_WAIT_POLICY`; call it before the first import of torch.
 
     OpenMP reads them once, when it is loaded. Also sets the number of threads if a quota of the
     container is below the number of CPUs. Changes nothing that the user has set.
     """
-    if os.environ.keys().isdisjoint(WAIT_POLICY):
-        os.environ.update(WAIT_POLICY)
+    if os.environ.keys().isdisjoint(_WAIT_POLICY):
+        os.environ.update(_WAIT_POLICY)
     cpus = available_cpus()
     if cpus < len(os.sched_getaffinity(0)):
-        os.environ.setdefault(THREADS, str(cpus))
+        os.environ.setdefault(_THREADS, str(cpus))
 
 
 class _CheckpointParameter(click.Path):
@@ -191,7 +191,7 @@ def predict_command(
     selection = select_files(images, EXTENSIONS)
     files = selection.files
     if csv_file is not None:
-        check_output(csv_file, (*files, *checkpoint.glob("*")))
+        _check_output(csv_file, (*files, *checkpoint.glob("*")))
     model = EulerLoRA.load(checkpoint, device, precision)
     failures: list[str] = []
 
@@ -211,11 +211,11 @@ def predict_command(
     # no bar between the lines of answers on a terminal
     hidden = not sys.stderr.isatty() or (csv_file is None and sys.stdout.isatty())
     with click.progressbar(files, hidden=hidden, file=sys.stderr) as remaining:
-        answers = predict_files(model, remaining, options, report_failure, report_warning)
+        answers = _predict_files(model, remaining, options, report_failure, report_warning)
         if csv_file is not None:
             auto = ("rows",) if samples == AUTO else ()
             sets = () if coverage is None else ("prediction_set",)
-            write_answers(csv_file, answers, [*_COLUMNS, *auto, *sets], model.classes)
+            _write_answers(csv_file, answers, [*_COLUMNS, *auto, *sets], model.classes)
         else:
             encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
             for answer in answers:
@@ -225,7 +225,7 @@ def predict_command(
         raise click.ClickException(f"{len(failures)} of {len(files)} images could not be read")
 
 
-def check_output(path: Path, inputs: Iterable[Path]) -> None:
+def _check_output(path: Path, inputs: Iterable[Path]) -> None:
     """Raises OutputPathError if a file to write is one of the inputs."""
     if path.exists() and any(file.exists() and file.samefile(path) for file in inputs):
         raise OutputPathError(f"{path} is an input file and cannot be the output file")
@@ -237,7 +237,7 @@ def check_outside(path: Path, data: Path) -> None:
         raise OutputPathError(f"{path} is a file of the data and cannot be the output file")
 
 
-def predict_files(
+def _predict_files(
     model: "EulerLoRA",
     files: Iterable[Path],
     options: Mapping[str, Any],
@@ -277,7 +277,7 @@ def predict_files(
                 continue
             batch.append((file, image.warnings))
             yield image.pixels.permute(1, 2, 0).numpy()
-            if len(batch) == BATCH_FILES:
+            if len(batch) == _BATCH_FILES:
                 return
 
     while True:
@@ -297,7 +297,7 @@ def predict_files(
             yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})
 
 
-def write_answers(
+def _write_answers(
     path: Path, answers: Iterable[Mapping[str, Any]], columns: Sequence[str], classes: Sequence[str]
 ) -> None:
     """Writes a CSV file with one row per answer; a regular file is complete or unchanged.

@@ -100,7 +100,7 @@ class BackboneSettings(Settings):
 
 _MAX_SIDE = 8192
 """Of a canvas and of a resized image, in pixels."""
-REGIONS = 6
+_REGIONS = 6
 """Regions of a canvas that views show: the whole image, the centre, and the four corners."""
 
 
@@ -170,9 +170,9 @@ class Preprocessing(Settings):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the network's input: (3, size, size), or (REGIONS, 3, size, size)."""
+        """The shape of the network's input: (3, size, size), or (regions, 3, size, size)."""
         of_region = (3, self.size, self.size)
-        return of_region if self.canvas is None else (REGIONS, *of_region)
+        return of_region if self.canvas is None else (_REGIONS, *of_region)
 
     def at_size(self, size: int) -> "Preprocessing":
         shorter_side = self.shorter_side and round(self.shorter_side * size / self.size)

@@ -16,7 +16,7 @@ from torchvision.models import Weights, WeightsEnum
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import save_checkpoint
-from eulerlora.checkpoint.weights import published_weights, tensors_sha256
+from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
@@ -160,7 +160,8 @@ def tiny_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyPubli
     family = WeightsEnum("TinyWeights", {"V1": weights})
     name = "TinyWeights.V1"
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch_home"))
-    monkeypatch.setitem(published_weights(), name, (_tiny_builder, family["V1"]))
+    known = {name: (_tiny_builder, family["V1"])}
+    monkeypatch.setattr("eulerlora.checkpoint.weights._published_weights", lambda: known)
     return TinyPublished(name, cached, source, model.state_dict())
 
 

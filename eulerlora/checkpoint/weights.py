@@ -294,7 +294,9 @@ def read_backbone_weights(path: Path, settings: BackboneSettings) -> VisionTrans
 
 
 @cache
-def published_weights() -> "dict[str, tuple[Callable[..., models.VisionTransformer], WeightsEnum]]":
+def _published_weights() -> (
+    "dict[str, tuple[Callable[..., models.VisionTransformer], WeightsEnum]]"
+):
     """Torchvision's Vision Transformers and their published weights, by name."""
     from torchvision import models  # noqa: PLC0415 - slow to import
 
@@ -326,11 +328,11 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
         SettingsError: For an unknown name, a file with another hash and a file that is not
             available.
     """
-    if name not in published_weights():
+    if name not in _published_weights():
         raise SettingsError(
-            f"expected published weights among {', '.join(published_weights())}, got {name!r}"
+            f"expected published weights among {', '.join(_published_weights())}, got {name!r}"
         )
-    builder, weights = published_weights()[name]
+    builder, weights = _published_weights()[name]
     with torch.device("meta"):
         model = builder(image_size=weights.meta["min_size"][0])
     cached = _cached(weights.url)

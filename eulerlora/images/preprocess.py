@@ -1,6 +1,6 @@
 """sRGB pixels -> the network's input in [0, 1]: the same for training, evaluation and service.
 
-The input is the whole image, (3, size, size). With a canvas, it is the REGIONS that views show
+The input is the whole image, (3, size, size). With a canvas, it is the regions that views show
 (`eulerlora.nn.rows`): the whole image, then crops of `size` pixels of the canvas, namely its centre
 and its corners upper left, upper right, lower left and lower right. Every image is resized to the
 canvas, so that crops of images of all sizes show details at the same resolution.
@@ -15,6 +15,15 @@ from torch.nn import functional as F
 
 from eulerlora.settings import Preprocessing
 
+__all__ = [
+    "canvas_shape",
+    "content_seed",
+    "network_input",
+    "normalise",
+    "resize",
+    "shades_of_gray",
+]
+
 _RESIZED_ROWS = 256
 """Rows that are resized at a time; so a large image needs no copy in floating point."""
 _Filter = Literal["bilinear", "bicubic"]
@@ -24,7 +33,7 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
     """The network's input, float32 in [0, 1]; `normalise` applies the rest.
 
     `pixels` are (..., 3, height, width), uint8 or floating point in [0, 1]; the input is (...,
-    3, size, size), or with a canvas (..., REGIONS, 3, size, size).
+    3, size, size), or with a canvas (..., regions, 3, size, size).
     """
     bicubic = preprocessing.interpolation == "bicubic-antialias"
     filter_: _Filter = "bicubic" if bicubic else "bilinear"

@@ -24,6 +24,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+__all__ = [
+    "DistanceAttention",
+    "SelfAttention",
+    "adapted_attention",
+    "adapted_linear",
+    "attend",
+    "projected_attention",
+]
+
 
 def adapted_linear(
     inputs: Tensor, weight: Tensor, bias: Tensor, down: Tensor, up: Tensor, coefficients: Tensor

@@ -260,7 +260,7 @@ def predict_images(
 ) -> list[Trajectories]:
     """Runs one batch, with a draw for each image, by a network in evaluation mode.
 
-    Images are (n, 3, image_size, image_size) in [0, 1], or with a canvas (n, REGIONS, 3,
+    Images are (n, 3, image_size, image_size) in [0, 1], or with a canvas (n, regions, 3,
     image_size, image_size), on the network's device. The rows of an image depend on its draw only,
     so that its result does not depend on the other images of the batch.
     """

@@ -22,6 +22,17 @@ from torch import Generator, Tensor
 
 from eulerlora.settings import Draw
 
+__all__ = [
+    "VIEW_REGIONS",
+    "DistinctRows",
+    "RowPart",
+    "Rows",
+    "ViewedRows",
+    "balanced_views",
+    "of_views",
+    "view_order",
+]
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -33,6 +33,22 @@ from eulerlora_contract.settings import Count, NotNegative, PositiveInt, Probabi
 _Bools = npt.NDArray[np.bool_]
 _Floats = npt.NDArray[np.float64]
 
+__all__ = [
+    "MARGIN_ROUNDS",
+    "MIN_IMAGES",
+    "TARGET_AGREEMENT",
+    "AdaptiveSampling",
+    "DecisionMargins",
+    "RoundComparisons",
+    "RoundMargins",
+    "StoppingRule",
+    "fit_margins",
+    "last_rounds",
+    "log_odds",
+    "margins_at",
+    "summaries_by_round",
+]
+
 MARGIN_ROUNDS = AUTO_ROUNDS[:-1]
 TARGET_AGREEMENT = 0.998
 """Of the label and flags, so that with the disposition of a policy 99.5% remain."""

@@ -22,6 +22,23 @@ from torch import Generator, Tensor
 
 from eulerlora_contract.settings import NotNegative, PositiveInt, Settings, optional
 
+__all__ = [
+    "GROUP",
+    "INIT_GAIN",
+    "INPUT_PROJECTIONS",
+    "PROJECTIONS",
+    "AdapterSettings",
+    "balanced_ranks",
+    "consecutive_masks",
+    "det_coefficients",
+    "draw_balanced_masks",
+    "draw_balanced_trajectories",
+    "draw_masks",
+    "draw_trajectories",
+    "on_stacked_ranks",
+    "terminal_coefficients",
+]
+
 PROJECTIONS = ("query", "key", "value", "output")
 """The adapted projections of a block, in the order of all tensors and coefficients."""
 INPUT_PROJECTIONS = len(PROJECTIONS) - 1  # Q, K and V; also the index of O

@@ -12,14 +12,9 @@ import torch
 from PIL import Image
 
 from eulerlora import EulerLoRA, commands
-from eulerlora.answer import summary_line
 from eulerlora.checkpoint.files import read_config
 from eulerlora.commands import (
-    THREADS,
-    WAIT_POLICY,
     configure_openmp,
-    predict_files,
-    write_answers,
 )
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from tests.checkpoint_files import write_config
@@ -28,6 +23,8 @@ from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.program import run
 
 AUTO = ("--mode", "stoch", "--samples", "auto")
+
+EXAMPLE = Path(__file__).parents[2] / "docs/images/example-lesion.jpg"
 
 
 @pytest.fixture
@@ -105,25 +102,26 @@ def test_an_unreadable_file_is_reported_and_the_others_are_predicted(
 
 @pytest.mark.parametrize(("mode", "samples"), [("det", None), ("stoch", 4), ("stoch", "auto")])
 def test_groups_of_files_change_no_prediction(
+    checkpoint_folder: Path,
     model: EulerLoRA,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mode: str,
     samples: int | str | None,
 ) -> None:
-    monkeypatch.setattr("eulerlora.commands.BATCH_FILES", 3)
+    monkeypatch.setattr("eulerlora.commands._BATCH_FILES", 3)
     files = [tmp_path / f"{index}.png" for index in range(7)]
     for index, file in enumerate(files):
         Image.effect_noise((36, 40), 20 + 30 * index).convert("RGB").save(file)
-    files.insert(3, files[0])  # a file may be given twice
     (tmp_path / "bad.png").write_bytes(b"broken")
     files.insert(4, tmp_path / "bad.png")
-    failures: list[str] = []
-    warned: list[str] = []
-    options = {"mode": mode, "samples": samples}
-    answers = list(predict_files(model, files, options, failures.append, warned.append))
-    assert [Path(failure.split(":")[0]).name for failure in failures] == ["bad.png"]
-    assert len(warned) == (samples == "auto")  # the checkpoint has no threshold for it
+    options = ("--mode", mode, *(() if samples is None else ("--samples", str(samples))))
+    done = run("predict", checkpoint_folder, *files, *options, "--json")
+    assert "1 of 8 images could not be read" in done.err
+    assert done.err.count(f"{tmp_path / 'bad.png'}: ") == 1
+    # the checkpoint has no threshold for samples="auto"
+    assert done.err.count("warning: ") == (samples == "auto")
+    answers = [json.loads(line) for line in done.out.splitlines()]
     readable = [file for file in files if file.name != "bad.png"]
     assert [answer["file"] for answer in answers] == list(map(str, readable))
     for file, answer in zip(readable, answers, strict=True):
@@ -186,20 +184,20 @@ def test_a_run_that_fails_leaves_the_older_csv_file(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_an_unfamiliar_image_has_its_figures_in_the_json_only(
-    images: Path, model: EulerLoRA, tmp_path: Path
-) -> None:
-    options = {"mode": "det", "samples": None}
-    (known,) = predict_files(model, [images / "a.png"], options, print, print)
-    unfamiliar = known | {"unfamiliar": True}
-    assert known["label"] == unfamiliar["label"]
-    columns = ["label", "msp", "entropy", "ood", "energy", "unfamiliar"]
-    write_answers(tmp_path / "a.csv", [known, unfamiliar], columns, model.classes)
+def test_an_unfamiliar_image_has_its_figures_in_the_json_only(tmp_path: Path) -> None:
+    noise = tmp_path / "noise.png"
+    Image.effect_noise((200, 150), 90).convert("RGB").save(noise)
+    files = ("predict", "default", EXAMPLE, noise)
+    answers = [json.loads(line) for line in run(*files, "--json").out.splitlines()]
+    assert [answer["unfamiliar"] for answer in answers] == [False, True]
+    assert all(answer["label"] and answer["msp"] for answer in answers)
+    assert run(*files, "--csv", tmp_path / "a.csv").status == 0
     first, second = read_csv(tmp_path / "a.csv")
-    hidden = {"label", "msp", "entropy", *(f"p_{name}" for name in model.classes)}
+    shown = {"label", "msp", "entropy", *(f"p_{name}" for name in answers[0]["probabilities"])}
+    hidden = shown | {"expected_entropy", "mutual_information"}
     assert {name for name in first if first[name] and not second[name]} == hidden
     assert second["unfamiliar"] == "True"
-    assert summary_line(unfamiliar) == "unfamiliar"
+    assert run(*files).out.splitlines()[1] == f"{noise}: unfamiliar"
 
 
 def test_control_characters_of_names_never_reach_the_terminal(
@@ -294,10 +292,14 @@ def test_prediction_sets_are_in_every_format(with_sets: Path, images: Path, tmp_
     assert [row["prediction_set"] for row in rows] == ["; ".join(names) for names in labels]
 
 
+ACTIVE = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
+THREADS = "OMP_NUM_THREADS"
+
+
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment without OpenMP's variables; restored after the test."""
-    for name in (*WAIT_POLICY, THREADS):
+    for name in (*ACTIVE, THREADS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -310,9 +312,7 @@ def test_the_policy_is_set_unless_the_user_has_set_one(
     for name, value in user.items():
         monkeypatch.setenv(name, value)
     configure_openmp()
-    assert {name: os.environ[name] for name in WAIT_POLICY if name in os.environ} == (
-        user or WAIT_POLICY
-    )
+    assert {name: os.environ[name] for name in ACTIVE if name in os.environ} == (user or ACTIVE)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="quotas are of Linux")

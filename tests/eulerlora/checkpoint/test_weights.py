@@ -18,7 +18,6 @@ from eulerlora.checkpoint.weights import (
     from_torchvision,
     load_backbone,
     published_backbone,
-    published_weights,
     read_metadata,
     read_tensors,
     save_backbone,
@@ -247,13 +246,15 @@ def test_a_backbone_file_stores_its_preprocessing(make_backbone, tmp_path: Path)
     assert load_backbone(path).preprocessing == Preprocessing(size=24)
 
 
-@pytest.mark.parametrize("name", published_weights())
-def test_published_weights_are_listed_with_their_architecture(name: str) -> None:
-    builder, weights = published_weights()[name]
-    assert models.get_weight(name) is weights
-    with torch.device("meta"):
-        model = builder(image_size=weights.meta["min_size"][0])
-    assert sum(p.numel() for p in model.parameters()) == weights.meta["num_params"]
+@pytest.mark.parametrize("name", models.list_models(include="vit_*"))
+def test_the_published_weights_of_all_vision_transformers_are_known(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    (tmp_path / "weights.pth").write_bytes(b"other")
+    for weights in models.get_model_weights(name):
+        with pytest.raises(SettingsError, match="SHA-256"):  # that of another file
+            published_backbone(str(weights), tmp_path / "weights.pth")
 
 
 def test_an_unknown_published_name_is_a_settings_error_with_the_known_names() -> None:
@@ -322,9 +323,9 @@ def test_a_published_file_with_code_is_refused_and_the_code_not_run(
     digest = hashlib.sha256(tiny_published.file.read_bytes()).hexdigest()
     file = tiny_published.file.rename(tiny_published.file.with_name(f"tiny-{digest[:8]}.pth"))
     weights = Weights(url=file.as_uri(), transforms=nn.Identity, meta={"min_size": (32, 32)})
-    builder, _ = published_weights()[tiny_published.name]
     family = WeightsEnum("HostileWeights", {"V1": weights})
-    monkeypatch.setitem(published_weights(), tiny_published.name, (builder, family["V1"]))
+    known = {tiny_published.name: (models.vit_b_32, family["V1"])}
+    monkeypatch.setattr("eulerlora.checkpoint.weights._published_weights", lambda: known)
     with pytest.raises(Exception, match=r"(?i)weights"):
         published_backbone(tiny_published.name)
     assert not trace.exists()

@@ -10,7 +10,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
 from eulerlora.nn.rows import VIEW_REGIONS, of_views, view_order
 from eulerlora.nn.runtime import predict_adaptively
 from eulerlora.sampling.adaptive import StoppingRule
-from eulerlora.settings import REGIONS, Draw, Preprocessing
+from eulerlora.settings import Draw, Preprocessing
 from eulerlora_contract.sampling import SAMPLERS, Sampler
 from tests.conftest import MARGINS, predict_rows
 
@@ -70,7 +70,7 @@ def test_views_of_a_canvas_show_its_regions(network: AdaptedVisionTransformer) -
     preprocessing = Preprocessing(size=size, canvas=(2 * size, size + 10))
     pixels = torch.rand(3, 100, 140, generator=torch.Generator().manual_seed(0))
     regions = network_input(pixels, preprocessing)[None]
-    assert regions.shape[1] == REGIONS == len(set(VIEW_REGIONS))
+    assert regions.shape[1] == len(set(VIEW_REGIONS))
     draws = [Draw(mode="stoch", samples=4, seed=3, views=8), Draw(), Draw(views=8)]
     for draw, output in zip(
         draws, predict_images(network, regions.expand(3, *regions.shape[1:]), draws), strict=True
