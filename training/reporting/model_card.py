@@ -147,19 +147,16 @@ def model_card(
     texts = DATA_SETS[config.provenance["recipe"]["data"]["kind"]]
     added = (point.load()(config) for point in entry_points(group=_ENTRY_POINTS))
     results = "Not evaluated yet." if report is None else _results(report, beside)
-    use = [
-        texts.intended,
-        _USE,
-        _DIRECTIONS,
-        "Do not use the model for:\n\n" + _list(texts.misuses),
-        _classes(config),
-    ]
+    use = [texts.intended, _USE, _DIRECTIONS]
+    misuses = "Do not use the model for:\n\n" + _list(texts.misuses)
     parts = [
         f"{_front_matter(config, report)}\n# {config.name}",
         *([] if report is None else _missed(report)),
         _shape(config),
         *(section.strip() for section in added if section is not None),
-        "## Use\n\n" + "\n\n".join(use),
+        "## Intended use\n\n" + "\n\n".join(use),
+        f"## Out-of-scope use\n\n{misuses}",  # the page shows it by this heading
+        f"## Classes\n\n{_classes(config)}",
         f"## Results\n\n{results}",
         *(section.strip() for section in sections.values()),
         "## Limits\n\n" + _list([*texts.limits, *_tolerances(config)]),
@@ -172,15 +169,12 @@ def model_card(
 
 def _classes(config: CheckpointConfig) -> str:
     if len(config.classes) > _MAX_DESCRIBED:
-        return f"Classes: {len(config.classes)}, listed in `config.json`."
-    return (
-        "Classes: "
-        + "; ".join(
-            f"`{label.name}`" + f", {label.description}" * (label.description != label.name)
-            for label in config.classes
-        )
-        + "."
+        return f"{len(config.classes)}, listed in `config.json`."
+    described = (
+        f"`{label.name}`" + f", {label.description}" * (label.description != label.name)
+        for label in config.classes
     )
+    return "; ".join(described) + "."
 
 
 def _front_matter(config: CheckpointConfig, report: Report | None) -> str:

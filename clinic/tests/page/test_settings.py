@@ -15,6 +15,7 @@ from eulerlora_clinic.policy.policy import default_policy
 
 pytestmark = pytest.mark.browser
 
+TRAJECTORIES = ("trajectory_probabilities", "trajectory_views", "variance")
 EVIDENCE = default_policy().evidence[0]
 
 
@@ -141,6 +142,6 @@ def test_the_request_for_use_via_api_gives_the_answer_of_the_page(go) -> None:
         assert shlex.split(visit.page.evaluate("navigator.clipboard.readText()")) == words
     assert words[:3] == ["curl", "-F", "file=@image.jpg"]
     answer = httpx.post(words[3], files={"file": file["buffer"]}, timeout=600).json()  # type: ignore[dict-item]
-    ids = {"request_id": ""}
-    assert answer["prediction"] | ids == shown["prediction"] | ids
+    others = {"request_id": "", **dict.fromkeys(TRAJECTORIES)}  # which the page asks for
+    assert answer["prediction"] | others == shown["prediction"] | others
     assert json.dumps(answer["policy"]) == json.dumps(shown["policy"])

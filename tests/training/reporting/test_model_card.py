@@ -170,7 +170,7 @@ def test_a_card_of_many_classes_is_still_one_page() -> None:
     config = config_with_facts("imagefolder")
     names = tuple(ClassName(name=name, description=name) for name in many)
     card = model_card(config.model_copy(update={"classes": names}), replace(REPORT, modes=modes))
-    assert "Classes: 30, listed in `config.json`." in card
+    assert "30, listed in `config.json`." in card
     assert "The 10 classes with the lowest sensitivity:" in card
     assert "| c9 | 30 |" in card
     assert "| c10 |" not in card
@@ -183,7 +183,7 @@ def test_a_distribution_adds_a_section(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr("training.reporting.model_card.entry_points", lambda **_: points)
     card = model_card(config_with_facts("imagefolder"), None)
-    assert card.index("\n\n## Local\n\ntiny, measured here.\n\n") < card.index("## Use")
+    assert card.index("\n\n## Local\n\ntiny, measured here.\n\n") < card.index("## Intended use")
 
 
 def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
