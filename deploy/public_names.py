@@ -1,4 +1,6 @@
-"""Checks that every public name has a user: `python -m deploy.public_names`, a part of `make lint`.
+"""Checks that every public name has a user: `python -m deploy.public_names [PACKAGE ...]`.
+
+Without packages, those of all distributions are checked; `make lint` checks those of the core.
 
 A public name is a class, function, constant or type of a module's top level, without a leading
 underscore. It needs one of
@@ -201,7 +203,8 @@ def _tracked(*patterns: str) -> dict[str, str]:
 if __name__ == "__main__":
     projects = _tracked("pyproject.toml", "*/pyproject.toml")
     declarations = [*projects.values(), *_tracked("docs/reference/*.md").values()]
-    unused = unused_names(_tracked("*.py", "*.j2"), {*_packages(projects)}, "\n".join(declarations))
+    packages = sys.argv[1:] or {*_packages(projects)}
+    unused = unused_names(_tracked("*.py", "*.j2"), packages, "\n".join(declarations))
     for line in unused:
         print(f"{line}: no user but its own file and tests; make it private or declare a door")
     sys.exit(bool(unused))

@@ -117,7 +117,7 @@ class InferenceModel:
         warnings = list(_missing_thresholds(known.ood_scores, options, config.thresholds))
         sets = None
         if coverage is not None:
-            sets, of_sets = calibrated_sets(known.probabilities, coverage, options, config)
+            sets, of_sets = _calibrated_sets(known.probabilities, coverage, options, config)
             warnings += of_sets
         samples, adapters = trajectories.samples, trajectories.views.shape[1]
         return replace(
@@ -173,7 +173,7 @@ def _missing_thresholds(
     yield PredictionWarning(code=WarningCode.NO_OOD_THRESHOLD, message=message)
 
 
-def calibrated_sets(
+def _calibrated_sets(
     probabilities: Tensor, coverage: float, options: Options, config: CheckpointConfig
 ) -> tuple[PredictionSets | None, list[PredictionWarning]]:
     """Prediction sets of n images, and why they are missing or hold only nearly."""

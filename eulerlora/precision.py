@@ -85,7 +85,7 @@ def faster_precision(
     missing = missing_bfloat16(device)
     if missing is not None:
         return PrecisionDecision("float32", missing)
-    exact, rounded = block_times_ms(settings, device, of_training)
+    exact, rounded = _block_times_ms(settings, device, of_training)
     times = f"two blocks take {rounded:.2f} ms in bfloat16 and {exact:.2f} ms in float32"
     faster = rounded <= _WORTHWHILE * exact
     return PrecisionDecision("bfloat16" if faster else "float32", times)
@@ -106,7 +106,7 @@ def missing_bfloat16(device: torch.device) -> str | None:
     return f"torch uses its kernels for {kernels}" if kernels in _SLOW_KERNELS else None
 
 
-def block_times_ms(
+def _block_times_ms(
     settings: BackboneSettings, device: torch.device, of_training: bool = False
 ) -> tuple[float, float]:
     """Times of two adapted blocks in float32 and in bfloat16, medians of alternating runs.

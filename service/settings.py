@@ -239,7 +239,7 @@ def settings_of_environment() -> ServiceSettings:
     Raises:
         SettingsError: For an unknown name, except of a service link, and for a value out of range.
     """
-    known = {*variables(ServiceSettings), *container_variables(), *extension_variables()}
+    known = {*variables(ServiceSettings), *_container_variables(), *extension_variables()}
     for name, value in os.environ.items():
         is_unknown = name.upper().startswith(PREFIX) and name.upper() not in known
         if is_unknown and not _SERVICE_LINK.fullmatch(f"{name}={value}"):
@@ -298,6 +298,6 @@ def variables(kind: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
             yield variable
 
 
-def container_variables() -> list[str]:
+def _container_variables() -> list[str]:
     """The variables that switch on the installed image containers."""
     return [f"{PREFIX}IMAGES{NESTED}{name.upper()}" for name in container_names()]

@@ -25,7 +25,7 @@ _POLL_S = 0.005
 
 logger = logging.getLogger(__name__)
 
-Compare = Callable[[AnsweredImage, BaseModel, ServedModel], Mapping[str, ShadowResult]]
+_Compare = Callable[[AnsweredImage, BaseModel, ServedModel], Mapping[str, ShadowResult]]
 _Job = tuple[Context, AnsweredImage, BaseModel]
 """The context of the request, an image that was answered, and its response body."""
 
@@ -61,7 +61,7 @@ class Shadow(Extension):
         model: Callable[[], ServedModel | None],
         requests: RequestQueue,
         metrics: Metrics,
-        compare: Compare | None = None,
+        compare: _Compare | None = None,
     ) -> None:
         self._model = model
         self._requests = requests

@@ -217,7 +217,7 @@ exported. Use the checkpoint itself for those.
 {colours}"""
 
 
-def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
+def _merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
     """Torchvision's model of one adapter, with its head. Raises SettingsError."""
     settings = checkpoint.network.backbone.settings
     check_format(settings, "torchvision")
@@ -237,7 +237,7 @@ def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransfo
 
 def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
     """Writes the state dict of each member, the arguments of their constructor, and a README."""
-    exported = [merged_model(checkpoint, member) for member in members(checkpoint)]
+    exported = [_merged_model(checkpoint, member) for member in members(checkpoint)]
     for index, model in enumerate(exported):
         path = folder / f"member_{index}.safetensors"
         write_tensors(path, model.state_dict(), torch.float32, {})

@@ -155,7 +155,7 @@ def decode(
 
     Args:
         data: The file.
-        input_side: Of the network's input; a large JPEG is then reduced (`jpeg_reduction`).
+        input_side: Of the network's input; a large JPEG is then reduced (`_jpeg_reduction`).
         limits: On the size in the header, and on that of a reduced JPEG; None for `local_limits`,
             within which any JPEG may be decoded whole.
 
@@ -220,7 +220,7 @@ def upright_rgb(image: Image.Image) -> RgbImage:
     return _wide_image([samples], transparent, orientation, colours)
 
 
-def jpeg_reduction(size: tuple[int, int], input_side: int) -> int:
+def _jpeg_reduction(size: tuple[int, int], input_side: int) -> int:
     """1, 2 or 4: the factor by which a JPEG of (width, height) pixels is reduced while decoding.
 
     The decoder then computes fewer coefficients of the blocks of 8 x 8 pixels. Probabilities differ
@@ -240,7 +240,7 @@ def channels_first(rgb: _Levels) -> Tensor:
 
 def _jpeg(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage:
     width, height = file.header.size
-    factor = 1 if input_side is None else jpeg_reduction(file.header.size, input_side)
+    factor = 1 if input_side is None else _jpeg_reduction(file.header.size, input_side)
     check_pixels((-(-width // factor), -(-height // factor)), max_pixels)
     mode = _JPEG_MODES[len(file.sampling)]
     pixels, has_stray_bytes = _jpeg_pixels(file, mode, factor)

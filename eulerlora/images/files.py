@@ -91,7 +91,7 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     """Yields every image, one in memory at a time; images as in `EulerLoRA.predict`.
 
     PIL images, files and arrays are uint8, upright sRGB; tensors are unchanged. Large JPEG files
-    are reduced for `input_side` (`jpeg_reduction`), also those that Pillow has opened and not
+    are reduced for `input_side`, also those that Pillow has opened and not
     decoded. Raises ImageError.
     """
     kind = type(images).__name__

@@ -28,18 +28,18 @@ from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import DEFAULT_RUNTIME, UNSCALED, Draw, RuntimeSettings, Temperatures
 
-ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
+_ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 """Row counts for which a network is compiled; a pass is padded to the next of them."""
 
-_CUDA_ROW_COUNTS = (*ROW_COUNTS, 192, 256, 384, 512)
+_CUDA_ROW_COUNTS = (*_ROW_COUNTS, 192, 256, 384, 512)
 """The same on a CUDA device."""
 
-MAX_GRAPHS = 1_000
+_MAX_GRAPHS = 1_000
 """Number of graphs that a process may compile, of all networks together; one more is an error.
 Beyond its own limit of eight, torch would run the network without compilation and say nothing.
 """
 
-CPU_VALUES = 1_500_000
+_CPU_VALUES = 1_500_000
 """Values of the widest activation (rows x tokens x MLP width) of a pass on a CPU: 6 MB in float32.
 A larger activation leaves the cache, and the allocator returns its pages to the system.
 """
@@ -49,7 +49,7 @@ _CUDA_MEMORY_SHARE = 1 / 8
 of large images with many samples would not fit.
 """
 
-CPU_TOKENS = 1_200
+_CPU_TOKENS = 1_200
 """Rows x tokens that a pass on a CPU may always have. With fewer, reading the weights of a large
 network once per pass costs more than the cache saves.
 """
@@ -128,7 +128,7 @@ class Runtime:
 
         def run(count: int, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
             rows = Rows(padded(rows.image, count), padded(rows.adapter, count), ())
-            limits = {"recompile_limit": MAX_GRAPHS, "accumulated_recompile_limit": MAX_GRAPHS}
+            limits = {"recompile_limit": _MAX_GRAPHS, "accumulated_recompile_limit": _MAX_GRAPHS}
             with torch._dynamo.config.patch(limits):
                 return compiled(padded(images, count), rows, draws.padded(count))
 
@@ -159,7 +159,7 @@ def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -
     shape = network.backbone.settings
     row_values = shape.tokens * shape.mlp_width  # of the widest activation
     if device.type == "cpu":
-        return max(1, CPU_TOKENS // shape.tokens, CPU_VALUES // row_values)
+        return max(1, _CPU_TOKENS // shape.tokens, _CPU_VALUES // row_values)
     if device.type != "cuda":
         return sys.maxsize
     memory = torch.cuda.get_device_properties(device).total_memory  # bytes
@@ -168,7 +168,7 @@ def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -
 
 def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
     """Row counts to compile for passes of at most `max_rows` rows."""
-    counts = _CUDA_ROW_COUNTS if device.type == "cuda" else ROW_COUNTS
+    counts = _CUDA_ROW_COUNTS if device.type == "cuda" else _ROW_COUNTS
     return counts[: bisect_left(counts, max_rows) + 1]
 
 

@@ -21,8 +21,7 @@ def decode(
         data: The whole file.
         limits: Compared with the header before pixels are decoded.
         declared: If it disagrees with the content, the content decides and the image has a warning.
-        input_side: If given, of the network's input; a large JPEG is then reduced
-            (`jpeg_reduction`).
+        input_side: If given, of the network's input; a large JPEG is then reduced.
 
     Raises:
         UnsupportedMedia: For any format but JPEG, PNG, WebP and the containers of the settings.

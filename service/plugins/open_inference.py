@@ -212,7 +212,7 @@ def _query_of(model: str, parameters: Mapping[str, _Parameter]) -> PredictQuery:
         return PredictQuery.model_validate({**sent, "model": model}, strict=True)
 
 
-ANY_SIZE, CLASSES = -1, 0
+_ANY_SIZE, _CLASSES = -1, 0
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class _Output:
     """An output of every model.
 
     Attributes:
-        shape: With CLASSES for the number of classes.
+        shape: With _CLASSES for the number of classes.
         values: Of a prediction, in the last dimension.
     """
 
@@ -233,23 +233,25 @@ def _known(flag: bool | None) -> tuple[bool, ...]:
     return () if flag is None else (flag,)
 
 
-OUTPUTS: Mapping[str, _Output] = {
+_OUTPUTS: Mapping[str, _Output] = {
     "label": _Output("BYTES", (1,), lambda body: (body.label,)),
-    "classes": _Output("BYTES", (CLASSES,), lambda body: body.classes),
-    "probabilities": _Output("FP64", (1, CLASSES), lambda body: tuple(body.probabilities.values())),
+    "classes": _Output("BYTES", (_CLASSES,), lambda body: body.classes),
+    "probabilities": _Output(
+        "FP64", (1, _CLASSES), lambda body: tuple(body.probabilities.values())
+    ),
     "entropy": _Output("FP64", (1,), lambda body: (body.entropy,)),
     "expected_entropy": _Output("FP64", (1,), lambda body: (body.expected_entropy,)),
     "mutual_information": _Output("FP64", (1,), lambda body: (body.mutual_information,)),
     "msp": _Output("FP64", (1,), lambda body: (body.msp,)),
-    "ood": _Output("BOOL", (ANY_SIZE,), lambda body: _known(body.ood)),
-    "unfamiliar": _Output("BOOL", (ANY_SIZE,), lambda body: _known(body.unfamiliar)),
+    "ood": _Output("BOOL", (_ANY_SIZE,), lambda body: _known(body.ood)),
+    "unfamiliar": _Output("BOOL", (_ANY_SIZE,), lambda body: _known(body.unfamiliar)),
     _PREDICTION_SET: _Output(
         "BYTES",
-        (ANY_SIZE,),
+        (_ANY_SIZE,),
         lambda body: body.prediction_set.labels if body.prediction_set else (),
     ),
     "warnings": _Output(
-        "BYTES", (ANY_SIZE,), lambda body: tuple(warning.code for warning in body.warnings)
+        "BYTES", (_ANY_SIZE,), lambda body: tuple(warning.code for warning in body.warnings)
     ),
 }
 """By name, in the order of a response to a request that names none."""
@@ -265,10 +267,10 @@ def _requested_outputs(request: _InferRequest) -> Mapping[str, bool]:
     if not isinstance(default, bool):
         raise InvalidParameter(f"{_BINARY_OUTPUT}: expected true or false")
     if not request.outputs:
-        return {name: default for name in OUTPUTS if has_set or name != _PREDICTION_SET}
+        return {name: default for name in _OUTPUTS if has_set or name != _PREDICTION_SET}
     names = [output.name for output in request.outputs]
-    if not OUTPUTS.keys() >= set(names) or len(set(names)) < len(names):
-        raise InvalidParameter(f"outputs: expected distinct names among {', '.join(OUTPUTS)}")
+    if not _OUTPUTS.keys() >= set(names) or len(set(names)) < len(names):
+        raise InvalidParameter(f"outputs: expected distinct names among {', '.join(_OUTPUTS)}")
     if _PREDICTION_SET in names and not has_set:
         raise InvalidParameter(f"outputs: expected {_PREDICTION_SET} only with coverage")
     return {
@@ -289,7 +291,7 @@ def _infer_response(
     tensors = b""
     messages = []
     for name, is_binary in outputs.items():
-        output = OUTPUTS[name]
+        output = _OUTPUTS[name]
         values = rounded(output.values(prediction))
         shape = [*output.shape[:-1], len(values)]
         message: dict[str, Any] = {"name": name, "datatype": output.datatype, "shape": shape}
@@ -338,9 +340,9 @@ def _metadata_of(served: ServedModel) -> dict[str, Any]:
             {
                 "name": name,
                 "datatype": output.datatype,
-                "shape": [classes if size == CLASSES else size for size in output.shape],
+                "shape": [classes if size == _CLASSES else size for size in output.shape],
             }
-            for name, output in OUTPUTS.items()
+            for name, output in _OUTPUTS.items()
         ],
     }
 

@@ -1,5 +1,7 @@
 """Where bfloat16 is used, and what a checkpoint's record of it refuses."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,6 @@ from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
 from eulerlora.nn.backbone import EncoderBlock
 from eulerlora.precision import (
     REQUESTED,
-    block_times_ms,
     decide_precision,
     faster_precision,
     missing_bfloat16,
@@ -23,6 +24,12 @@ from tests.conftest import DET, STOCH
 
 CPU = torch.device("cpu")
 NATIVE = {"avx512_bf16": True, "amx_bf16": False}
+
+
+@pytest.fixture(autouse=True)
+def forget_measurements() -> Iterator[None]:
+    yield
+    faster_precision.cache_clear()
 
 
 @pytest.fixture
@@ -38,7 +45,7 @@ def set_cpu(
 ) -> None:
     """Sets what the CPU offers, and the time of a block in float32 and in bfloat16."""
     faster_precision.cache_clear()
-    monkeypatch.setattr("eulerlora.precision.block_times_ms", lambda *_: times_ms)
+    monkeypatch.setattr("eulerlora.precision._block_times_ms", lambda *_: times_ms)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kernels)
 
@@ -145,11 +152,15 @@ def test_auto_is_what_is_faster_and_says_the_times(
 
 @pytest.mark.parametrize("of_training", [False, True])
 def test_a_block_is_timed_in_both_precisions_and_leaves_threads_and_random_numbers(
-    checkpoint: Checkpoint, of_training: bool
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint, of_training: bool
 ) -> None:
+    monkeypatch.setattr("eulerlora.precision.missing_bfloat16", lambda _: None)
+    faster_precision.cache_clear()
     threads, generator = torch.get_num_threads(), torch.get_rng_state()
-    times_ms = block_times_ms(checkpoint.config.backbone.settings, CPU, of_training)
-    assert all(time > 0 for time in times_ms)
+    decision = faster_precision(checkpoint.config.backbone.settings, CPU, of_training)
+    times_ms = re.findall(r"([0-9.]+) ms", decision.reason)
+    assert len(times_ms) == 2
+    assert all(float(time) > 0 for time in times_ms)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), generator)
 
@@ -166,7 +177,9 @@ def test_the_timed_blocks_run_the_mlp_for_all_tokens_of_all_rows(
 
     monkeypatch.setattr(EncoderBlock, "after_attention", recorded_size)
     settings = checkpoint.config.backbone.settings
-    block_times_ms(settings, CPU)
+    monkeypatch.setattr("eulerlora.precision.missing_bfloat16", lambda _: None)
+    faster_precision.cache_clear()
+    faster_precision(settings, CPU)
     assert (8, settings.tokens) in sizes
 
 

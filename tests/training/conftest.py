@@ -18,7 +18,6 @@ from tests.checkpoint_files import write_config
 from tests.conftest import random_backbone
 from training.data.augmentation import Transform
 from training.data.cache import DecodedImages, decoded_images
-from training.data.ham10000 import METADATA
 from training.data.units import Units
 
 COLOURS = {"blue": (40, 40, 220), "green": (40, 200, 40), "red": (220, 40, 40)}
@@ -52,6 +51,8 @@ workers = 0
 samples = 2
 ood = [{ kind = "images", path = "other" }]
 """
+
+METADATA = "HAM10000_metadata.csv"
 
 
 def write_training_images(folder: Path, content: bytes) -> None:

@@ -50,7 +50,7 @@ from training.data.dataset import LABELS
 from training.data.images import Encoded, ImageSource, rgb_image
 
 _FORMAT = 6
-PIXELS, INDEX = "pixels.bin", "index.json"
+_PIXELS, INDEX = "pixels.bin", "index.json"
 _MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 
 Reason = str
@@ -151,7 +151,7 @@ def _open(state: Path) -> DecodedImages | None:
         # private pages: writable without a warning, and never written back to the file
         pixels = (
             torch.from_file(
-                str(state / PIXELS), shared=False, size=index["bytes"], dtype=torch.uint8
+                str(state / _PIXELS), shared=False, size=index["bytes"], dtype=torch.uint8
             )
             if index["bytes"]
             else torch.empty(0, dtype=torch.uint8)
@@ -193,7 +193,7 @@ def _write(
     digests: dict[str, int] = {}
     bad: dict[str, Reason] = {}
     offset = 0
-    with (folder / PIXELS).open("wb") as file:
+    with (folder / _PIXELS).open("wb") as file:
         for name, pixels in decoded:
             if isinstance(pixels, str):
                 bad[name] = pixels

@@ -32,11 +32,11 @@ def image_digests(images: Iterable[LabelledImage]) -> Tensor:
     Raises:
         DataError: For an undecodable image.
     """
-    digests = [pixel_digest(image.pixels()) for image in images]
+    digests = [_pixel_digest(image.pixels()) for image in images]
     return torch.tensor(digests, dtype=torch.int64)
 
 
-def pixel_digest(pixels: Tensor) -> int:
+def _pixel_digest(pixels: Tensor) -> int:
     """A signed 64-bit integer of the pixels (3, height, width) uint8."""
     shape = np.array(pixels.shape, np.int64)
     digest = hashlib.blake2b(shape.tobytes(), digest_size=8)
@@ -47,7 +47,7 @@ def pixel_digest(pixels: Tensor) -> int:
 def oriented_digest(pixels: Tensor) -> int:
     """The digest of all orientations: equal for an image and its flips and quarter turns.
 
-    It is the `pixel_digest` of the orientation whose quadrants have the smallest sums, from the
+    It is the `_pixel_digest` of the orientation whose quadrants have the smallest sums, from the
     upper left on; of several such orientations, the smallest digest. pixels: (3, height, width).
     """
     height, width = (side // 2 for side in pixels.shape[1:])
@@ -57,7 +57,7 @@ def oriented_digest(pixels: Tensor) -> int:
     )
     keys = [tuple(turned.flatten().tolist()) for turned in _orientations(quadrants)]
     return min(
-        pixel_digest(turned)
+        _pixel_digest(turned)
         for key, turned in zip(keys, _orientations(pixels), strict=True)
         if key == min(keys)
     )
@@ -243,7 +243,7 @@ def check_images(images: ImageParts, input_side: int) -> DataCheck:
     small, thumbnails = [], torch.empty(len(placed), 3, _THUMBNAIL, _THUMBNAIL)
     for index, entry in enumerate(track(placed, "checking the images", "images")):
         pixels = entry.image.pixels()
-        by_digest[pixel_digest(pixels)].append(entry)
+        by_digest[_pixel_digest(pixels)].append(entry)
         thumbnails[index] = _thumbnail(pixels)
         if min(pixels.shape[1:]) < input_side:
             small.append(entry)

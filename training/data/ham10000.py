@@ -23,7 +23,7 @@ from training.data.images import (
 )
 from training.data.splits import SPLIT_SEED, Part, Split, SplitParts, parts_of
 
-METADATA = "HAM10000_metadata.csv"
+_METADATA = "HAM10000_metadata.csv"
 _FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
 _ARCHIVE_PATTERN = "ham10000*.tar*"
 _FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
@@ -102,17 +102,17 @@ class Ham10000(DataSet):
     )
 
     def is_in(self, path: Path) -> bool:
-        return (path / METADATA).is_file()
+        return (path / _METADATA).is_file()
 
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
         split = settings.split
-        rows, names = _read_rows(path / METADATA, on_bad)
+        rows, names = _read_rows(path / _METADATA, on_bad)
         images = _decoded_by_id(path)
         try:
             parts = _split_rows(rows, split)
         except ValueError as error:
             raise DataError(
-                f"{path / METADATA}: expected enough rows of every class for the {split} split, "
+                f"{path / _METADATA}: expected enough rows of every class for the {split} split, "
                 f"got {len(rows)}"
             ) from error
         selected = {row for members in parts.values() for row in members}
@@ -120,7 +120,7 @@ class Ham10000(DataSet):
             if row in selected and row.image_id in images.bad:
                 on_bad(f"{row.image_id}.jpg", images.bad[row.image_id])
             elif row in selected and row.image_id not in images.sources:
-                on_bad(row.image_id, f"is in {METADATA}, but {row.image_id}.jpg is missing")
+                on_bad(row.image_id, f"is in {_METADATA}, but {row.image_id}.jpg is missing")
         labelled = {
             part: [
                 LabelledImage(
@@ -158,7 +158,7 @@ def _read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[_Ham10000Row], 
         if dx in _DESCRIPTIONS:
             known.append((row, dx))
         else:
-            name = f"{METADATA} row {number} ({row.image_id})"
+            name = f"{_METADATA} row {number} ({row.image_id})"
             on_bad(name, f"expected dx to be one of {', '.join(_DESCRIPTIONS)}, got {dx!r}")
     names = list(dict.fromkeys(dx for _, dx in known))
     return [replace(row, label=names.index(dx)) for row, dx in known], names

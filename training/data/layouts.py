@@ -183,7 +183,7 @@ class PublicSet:
     note: str = ""
 
 
-PUBLIC_SETS = (
+_PUBLIC_SETS = (
     PublicSet(
         "HAM10000",
         ["HAM10000_metadata*"],
@@ -236,7 +236,7 @@ PUBLIC_SETS = (
 
 def public_set(names: Collection[str], tables: Sequence[Table] = ()) -> PublicSet | None:
     """The public data set that pictures of these names, or a table, are from; None for others."""
-    for known in PUBLIC_SETS:
+    for known in _PUBLIC_SETS:
         if not known.columns:
             if all(any(fnmatchcase(PurePosixPath(n).name, f) for n in names) for f in known.files):
                 return known

@@ -81,7 +81,7 @@ class Objective(ABC, Generic[_StepDraw]):
         return {}
 
 
-OPTIMISER_TYPES: Mapping[str, type[torch.optim.Adam]] = {
+_OPTIMISER_TYPES: Mapping[str, type[torch.optim.Adam]] = {
     "adamw": torch.optim.AdamW,
     "adam-l2": torch.optim.Adam,
 }
@@ -156,7 +156,7 @@ class Optimisation:
         for name, parameter in trained.items():
             by_scale.setdefault(self.objective.lr_scale(name), []).append(parameter)
         groups = [{"params": part, "lr_scale": scale} for scale, part in by_scale.items()]
-        optimiser = OPTIMISER_TYPES[self.settings.optimiser]
+        optimiser = _OPTIMISER_TYPES[self.settings.optimiser]
         return optimiser(groups, weight_decay=self.settings.weight_decay)
 
     def _backward(self, pixels: Tensor, labels: Tensor, index: int) -> Tensor:

@@ -173,13 +173,13 @@ def _check_seeds(folders: Sequence[Path]) -> None:
 
 def markdown(report: Report) -> str:
     """All results as Markdown sections with level-2 headings."""
-    sections = summary_sections(report)
-    for title, text in result_sections(report):
+    sections = _summary_sections(report)
+    for title, text in _result_sections(report):
         sections += [f"## {title}", text]
     return "\n\n".join(sections) + "\n"
 
 
-def summary_sections(report: Report) -> list[str]:
+def _summary_sections(report: Report) -> list[str]:
     """The paragraphs on the test part: data, metrics, differences between modes, notes."""
     first, *others = report.modes
     notes = "\n".join(f"- {printable(note)}" for note in report.notes)
@@ -260,7 +260,7 @@ def basis_notes(report: Report) -> Iterator[str]:
         )
 
 
-def result_sections(report: Report) -> Iterator[tuple[str, str]]:
+def _result_sections(report: Report) -> Iterator[tuple[str, str]]:
     """Yields title and text of the sections after the metrics; skips sections without results."""
     yield "Ranking of errors", f"{_RANKING_NOTE}\n\n{error_ranking_table(report)}"
     yield "By class", _folded(report, lambda mode: class_table(report, mode))

@@ -5,17 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
-from sklearn.metrics import (
-    confusion_matrix,
-)
+from sklearn.metrics import confusion_matrix
 
 from eulerlora.scores.ood_scores import ScoreName
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.intervals import unit_weights
-from training.evaluation.metrics import (
-    calibration_bins,
-    risk_coverage,
-)
+from training.evaluation.metrics import calibration_bins, risk_coverage
 from training.evaluation.mode_report import EvaluatedSet
 from training.evaluation.report_schema import CHART_FILE, FLAG_METRICS, ModeReport
 from training.reporting.charts import (

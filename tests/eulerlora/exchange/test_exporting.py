@@ -2,15 +2,16 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torchvision.models.vision_transformer import ConvStemConfig, VisionTransformer
 
-from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.exchange import exporting
-from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
+from tests.eulerlora.exchange.conftest import det_probabilities
 from tests.markdown import code_blocks
 from tests.program import run
 
@@ -43,18 +44,25 @@ def test_the_readme_gives_the_probabilities_of_mode_det(
 def test_a_convolutional_stem_is_exported_with_its_channels(
     make_checkpoint, images: Tensor, tmp_path: Path
 ) -> None:
-    folder = make_checkpoint(stem="convolution")
-    checkpoint = load_checkpoint(folder)
-    mean, std = (torch.tensor(v)[:, None, None] for v in (PREPROCESSING.mean, PREPROCESSING.std))
-    with torch.inference_mode():
-        actual = [
-            exporting.merged_model(checkpoint, member)((images - mean) / std).softmax(dim=-1)
-            for member in exporting.members(checkpoint)
-        ]
+    folder, out = make_checkpoint(stem="convolution"), tmp_path / "out"
+    assert run("export", folder, "--format", "torchvision", "--out", out).status == 0
+    assert re.search(r"norm: 8, 8, 16\.", (out / "README.md").read_text())
+    config = json.loads((out / "config.json").read_text())
+    mean, std = (torch.tensor(config[key])[:, None, None] for key in ("mean", "std"))
+    actual = []
+    for member in range(config["members"]):
+        model = VisionTransformer(
+            **config["arguments"],
+            norm_layer=partial(nn.LayerNorm, eps=config["norm_epsilon"]),
+            conv_stem_configs=[
+                ConvStemConfig(width, 3, 2, norm_layer=None) for width in (8, 8, 16)
+            ],
+        )
+        model.load_state_dict(load_file(out / f"member_{member}.safetensors"))
+        with torch.inference_mode():
+            actual.append(model.eval()((images - mean) / std).softmax(dim=-1))
     expected = det_probabilities(folder, images)
     torch.testing.assert_close(torch.stack(actual, dim=1), expected, rtol=0, atol=1e-5)
-    run("export", folder, "--format", "torchvision", "--out", tmp_path / "out")
-    assert re.search(r"norm: 8, 8, 16\.", (tmp_path / "out" / "README.md").read_text())
 
 
 @pytest.mark.parametrize(

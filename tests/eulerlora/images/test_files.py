@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.images.decode import RgbImage, jpeg_reduction
+from eulerlora.images.decode import RgbImage
 from eulerlora.images.files import read_image, rgb_images
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import ImageError
@@ -28,8 +28,10 @@ MAX_PROBABILITY_CHANGE = 0.005
         ((8064, 6048), 512, 2), ((8064, 6048), 224, 4), ((8064, 6048), 1009, 1),
     ],
 )  # fmt: skip
-def test_a_reduced_jpeg_keeps_three_times_the_input(size, input_side, factor) -> None:
-    assert jpeg_reduction(size, input_side) == factor
+def test_a_reduced_jpeg_keeps_three_times_the_input(size, input_side, factor, tmp_path) -> None:
+    Image.new("RGB", size, (90, 60, 50)).save(tmp_path / "large.jpg")
+    image = read_image(tmp_path / "large.jpg", "large.jpg", input_side)
+    assert image.pixels.shape[1:] == (-(-size[1] // factor), -(-size[0] // factor))
     if factor > 1:
         assert min(size) // factor >= 3 * input_side
 
@@ -45,7 +47,8 @@ def test_a_reduced_jpeg_gives_the_same_probabilities_within_the_documented_bound
         path = tmp_path / f"{width}.jpg"
         large = small.convert("RGB").resize((width, width * 3 // 4), Image.Resampling.BICUBIC)
         large.save(path, quality=92)
-        assert jpeg_reduction(large.size, model.config.preprocessing.input_side) == factor
+        side = model.config.preprocessing.input_side
+        assert read_image(path, path.name, side).pixels.shape[2] == width // factor
         whole = np.array(Image.open(path))
         expected, actual = (model.predict([image]).probabilities for image in (whole, path))
         assert 0 < (actual - expected).abs().max() < MAX_PROBABILITY_CHANGE

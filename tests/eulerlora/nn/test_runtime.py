@@ -11,10 +11,11 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from eulerlora.nn.method import COEFFICIENTS, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
 from eulerlora.nn.rows import Rows
-from eulerlora.nn.runtime import CPU_TOKENS, CPU_VALUES, ROW_COUNTS, Runtime, max_rows_per_pass
+from eulerlora.nn.runtime import Runtime, max_rows_per_pass
 from eulerlora.settings import Draw, RuntimeSettings
 from tests.conftest import TINY_BACKBONE, predict_rows, random_backbone, random_network
 
+COMPILED_ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 CPU = torch.device("cpu")
 DRAWS = (Draw(), Draw(mode="stoch", samples=3, seed=1), Draw(mode="stoch", samples=1, seed=2))
 
@@ -93,8 +94,8 @@ def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
 ) -> None:
     network = random_network()
     shape = network.backbone.settings
-    monkeypatch.setattr("eulerlora.nn.runtime.CPU_TOKENS", 0)
-    monkeypatch.setattr("eulerlora.nn.runtime.CPU_VALUES", 8 * shape.tokens * shape.mlp_width)
+    monkeypatch.setattr("eulerlora.nn.runtime._CPU_TOKENS", 0)
+    monkeypatch.setattr("eulerlora.nn.runtime._CPU_VALUES", 8 * shape.tokens * shape.mlp_width)
     passes: list[int] = []
     outputs = network.outputs
 
@@ -117,12 +118,12 @@ def test_a_pass_on_a_gpu_leaves_most_of_its_memory_free(monkeypatch: pytest.Monk
     properties = SimpleNamespace(total_memory=8 * 4 * (17 * 24) * 5)  # tokens and MLP width
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     assert max_rows_per_pass(network, torch.device("cuda")) == 5
-    assert max_rows_per_pass(network, CPU) == CPU_VALUES // (17 * 24)
+    assert max_rows_per_pass(network, CPU) == 1_500_000 // (17 * 24)
 
 
 def test_a_pass_on_a_cpu_has_a_minimum_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eulerlora.nn.runtime.CPU_VALUES", 1)
-    assert max_rows_per_pass(random_network(), CPU) == CPU_TOKENS // 17
+    monkeypatch.setattr("eulerlora.nn.runtime._CPU_VALUES", 1)
+    assert max_rows_per_pass(random_network(), CPU) == 1_200 // 17
 
 
 def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_given_rows(
@@ -140,7 +141,7 @@ def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_gi
     with torch.inference_mode():
         torch.testing.assert_close(runtime(*inputs_of(network)), network(*inputs_of(network)))
         runtime(*inputs_of(network))
-    assert shapes == [*((count,) * 3 for count in reversed(ROW_COUNTS)), (16,) * 3, (16,) * 3]
+    assert shapes == [*((count,) * 3 for count in reversed(COMPILED_ROWS)), (16,) * 3, (16,) * 3]
 
 
 def test_views_need_no_further_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_views_need_no_further_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     viewed = Rows.of([4], 2).with_views(images[:1], torch.arange(8))
     with torch.inference_mode():
         runtime(viewed.images, viewed.rows, network.draw_rows([draw]))
-    assert len(viewed.images) in ROW_COUNTS  # nothing is padded
+    assert len(viewed.images) in COMPILED_ROWS  # nothing is padded
     assert strides == {images.stride()}
 
 
@@ -166,7 +167,7 @@ def test_views_need_no_further_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compiled_network_runs_more_rows_of_an_image_than_the_largest_graph_has(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eulerlora.nn.runtime.ROW_COUNTS", (1, 2, 4, 8, 16, 32))
+    monkeypatch.setattr("eulerlora.nn.runtime._ROW_COUNTS", (1, 2, 4, 8, 16, 32))
     network = random_network()
     runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
     images, *_ = inputs_of(network)
@@ -181,7 +182,7 @@ def test_a_compiled_network_runs_more_rows_of_an_image_than_the_largest_graph_ha
 def test_a_network_that_cannot_be_compiled_once_more_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("eulerlora.nn.runtime.MAX_GRAPHS", 2)
+    monkeypatch.setattr("eulerlora.nn.runtime._MAX_GRAPHS", 2)
     torch._dynamo.reset()
     network = random_network()
     runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))

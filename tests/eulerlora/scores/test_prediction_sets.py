@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from mapie.classification import SplitConformalClassifier
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.inference import calibrated_sets
+from eulerlora.checkpoint.files import read_config
+from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     included_classes,
@@ -20,6 +23,7 @@ from eulerlora.scores.prediction_sets import (
     prediction_sets,
 )
 from eulerlora_contract.sampling import Options
+from tests.checkpoint_files import write_config
 from tests.conftest import DET
 
 CLASSES = ("mel", "nv", "bkl")
@@ -131,14 +135,10 @@ def test_a_calibration_of_another_precision_stands_in_for_a_missing_one(
     options = Options("stoch", 4, "balanced", 1, "bfloat16")
     other = config.prediction_sets[0]
     assert config.prediction_set_calibration(options, 0.9) == other
-    probabilities = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
-    _, warnings = calibrated_sets(probabilities, 0.9, options, config)
-    assert [warning.code for warning in warnings] == ["other_precision"]
     exact = calibration(options=options)
     sets = (*config.prediction_sets, exact)
     both = config.model_copy(update={"prediction_sets": sets})
     assert both.prediction_set_calibration(options, 0.9) == exact
-    assert calibrated_sets(probabilities, 0.9, options, both)[1] == []
     assert both.prediction_set_calibration(STOCH, 0.9) == other
 
 
@@ -148,9 +148,30 @@ def test_the_sampler_does_not_matter_in_det(config: CheckpointConfig) -> None:
         assert config.prediction_set_calibration(options, 0.9) == config.prediction_sets[2]
 
 
-def test_the_reason_lists_what_was_calibrated(config: CheckpointConfig) -> None:
-    adaptive = Options("stoch", "auto", "independent", 1, "float32")
-    probabilities = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
-    _, (warning,) = calibrated_sets(probabilities, 0.9, adaptive, config)
-    for part in (f"0.9 for {adaptive}", f"0.9 and 0.95 for {STOCH}", "0.9 for det, float32"):
-        assert part in warning.message
+def answer_of(folder: Path, sets: list[PredictionSetCalibration], *options: object) -> Predictions:
+    """An answer in bfloat16 of a checkpoint with these prediction sets."""
+    write_config(folder, read_config(folder).model_copy(update={"prediction_sets": tuple(sets)}))
+    model = EulerLoRA.load(folder, "cpu", "bfloat16")
+    return model.predict(torch.full((1, 3, 32, 32), 0.5), *options, coverage=0.9)
+
+
+def test_an_answer_with_sets_of_another_precision_says_so(checkpoint_copy: Path) -> None:
+    fitted = calibration(options=DET)
+    answer = answer_of(checkpoint_copy, [fitted], "det")
+    assert answer.prediction_sets is not None
+    assert "other_precision" in [warning.code for warning in answer.warnings]
+    exact = calibration(options=DET.in_precision("bfloat16"))
+    answer = answer_of(checkpoint_copy, [fitted, exact], "det")
+    assert answer.prediction_sets is not None
+    assert "other_precision" not in [warning.code for warning in answer.warnings]
+
+
+def test_an_answer_without_sets_lists_what_was_calibrated(checkpoint_copy: Path) -> None:
+    sets = [calibration(), calibration(coverage=0.95), calibration(options=DET)]
+    answer = answer_of(checkpoint_copy, sets, "stoch", "auto")
+    assert answer.prediction_sets is None
+    (message,) = (
+        warning.message for warning in answer.warnings if warning.code == "no_prediction_set"
+    )
+    for part in ("0.9 for stoch, auto samples", f"0.9 and 0.95 for {STOCH}", f"0.9 for {DET}"):
+        assert part in message

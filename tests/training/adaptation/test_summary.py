@@ -67,7 +67,7 @@ def test_the_device_line_has_the_precision_of_the_steps(
     missing = None if native else "no instructions"
     for module in ("eulerlora.precision", "training.adaptation.summary"):
         monkeypatch.setattr(f"{module}.missing_bfloat16", lambda _device: missing)
-    monkeypatch.setattr("eulerlora.precision.block_times_ms", lambda *_: (2.0, 1.0))
+    monkeypatch.setattr("eulerlora.precision._block_times_ms", lambda *_: (2.0, 1.0))
     faster_precision.cache_clear()
     overrides = ["training.warmup_steps=auto", f"training.precision={precision}"]
     recipe = read_recipe(recipe_file, AdapterRecipe, overrides)

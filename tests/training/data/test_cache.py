@@ -15,10 +15,12 @@ import torch
 from eulerlora_contract.errors import DataError
 from tests.training.conftest import list_images
 from training.data import cache as pixel_cache
-from training.data.cache import INDEX, PIXELS, decoded_images
+from training.data.cache import INDEX, decoded_images
 from training.data.images import LabelledImage
 from training.optimisation.batches import LoadedBatches
 from training.recipe.schema import OptimisationSettings
+
+PIXELS = "pixels.bin"
 
 
 def pixels_of(name: str, path: Path) -> torch.Tensor:

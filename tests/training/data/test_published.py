@@ -25,10 +25,11 @@ from eulerlora_contract.errors import DataError
 from tests.training.conftest import write_image
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set
-from training.data.ham10000 import METADATA
 from training.data.images import ImageParts, LabelledImage, class_counts
 from training.data.registry import OodSettings
 from training.data.splits import Split
+
+METADATA = "HAM10000_metadata.csv"
 
 
 def read_ham10000(folder: Path, split: Split, skip_bad: bool = False) -> ImageParts:
