@@ -1,7 +1,7 @@
 """A tiny image folder, a tiny backbone file, and a recipe that trains on them."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from eulerlora.settings import Preprocessing
 from eulerlora_contract.image_folders import select_files
 from tests.checkpoint_files import write_config
 from tests.conftest import random_backbone
-from training.data.augmentation import Transform
 from training.data.cache import DecodedImages, decoded_images
 from training.data.units import Units
 
@@ -135,7 +134,7 @@ def recipe_file(tmp_path: Path) -> Path:
     return write_recipe(tmp_path)
 
 
-def plain_view(size: int) -> Transform:
+def plain_view(size: int) -> Callable[[int, torch.Tensor], torch.Tensor]:
     return lambda _, pixels: network_input(pixels, Preprocessing(size=size))
 
 

@@ -14,13 +14,12 @@ import torch
 
 from eulerlora_contract.errors import DataError
 from tests.training.conftest import list_images
-from training.data import cache as pixel_cache
-from training.data.cache import INDEX, decoded_images
+from training.data.cache import decoded_images
 from training.data.images import LabelledImage
 from training.optimisation.batches import LoadedBatches
 from training.recipe.schema import OptimisationSettings
 
-PIXELS = "pixels.bin"
+PIXELS, INDEX = "pixels.bin", "index.json"
 
 
 def pixels_of(name: str, path: Path) -> torch.Tensor:
@@ -46,11 +45,12 @@ def archive(folder: Path, tmp_path: Path) -> Path:
     return path
 
 
-def forbid_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(*_: object) -> None:
-        raise AssertionError("decoded again")
-
-    monkeypatch.setattr(pixel_cache, "rgb_image", forbidden)
+def overwrite_unseen(folder: Path) -> None:
+    """Gives all files other content, in the size and with the times that the cache knows."""
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        before = file.stat()
+        file.write_bytes(bytes(before.st_size))
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def test_decoded_images_equal_the_files_and_are_sorted_by_name(folder: Path, archive: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_second_call_reads_no_archive_and_no_image(
     folder: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = [decoded_images(path) for path in (folder, archive)]
-    forbid_decoding(monkeypatch)
+    overwrite_unseen(folder)
     monkeypatch.setattr(tarfile, "open", None)
     for before, path in zip(first, (folder, archive), strict=True):
         after = decoded_images(path)
@@ -148,14 +148,12 @@ def test_it_says_that_it_waits_for_another_program(
         assert waiting.result().names == set(list_images(folder))
 
 
-def test_bad_images_are_cached_with_their_reasons(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_images_are_cached_with_their_reasons(folder: Path) -> None:
     (folder / "red" / "01.png").write_bytes(b"broken")
     os.truncate(folder / "red" / "02.png", 200)
     (folder / "red" / "link.png").symlink_to("nowhere")
     first = decoded_images(folder)
-    forbid_decoding(monkeypatch)
+    overwrite_unseen(folder)
     again = decoded_images(folder)
     assert first.bad == again.bad
     assert list(first.bad) == ["red/01.png", "red/02.png", "red/link.png"]
@@ -169,15 +167,15 @@ def test_bad_images_are_cached_with_their_reasons(
 def test_an_interrupted_build_leaves_no_files_and_the_next_one_succeeds(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode = pixel_cache.rgb_image
+    space = shutil.disk_usage(folder.parent)
 
-    def interrupted(name: str, source: Path):
-        if name == "red/00.png":
+    def interrupted(written: Path) -> object:
+        if (written / PIXELS).stat().st_size:
             raise KeyboardInterrupt
-        return decode(name, source)
+        return space
 
     with monkeypatch.context() as broken:
-        broken.setattr(pixel_cache, "rgb_image", interrupted)
+        broken.setattr(shutil, "disk_usage", interrupted)
         with pytest.raises(KeyboardInterrupt):
             decoded_images(folder)
     assert not list(cache.rglob(PIXELS))

@@ -2,7 +2,7 @@
 
 import torch
 
-from training.data.augmentation import CPU, seeded
+from training.data.augmentation import seeded
 from training.data.camera_effects import camera_border, colour_change, jpeg_compression, ruler
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -18,7 +18,7 @@ def test_colours_change_differently_from_draw_to_draw() -> None:
 
 
 def test_a_border_darkens_the_corners_and_leaves_the_centre() -> None:
-    with seeded(CPU, 0):
+    with seeded(torch.device("cpu"), 0):
         darkened = torch.stack([camera_border(torch.ones(3, 40, 40)) for _ in range(30)])
     assert (darkened[:, :, 20, 20] == 1).all()
     assert (darkened[:, :, 0, 0] == 0).float().mean() > 0.8

@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from PIL import Image
@@ -21,7 +20,6 @@ from training.data.datasets import (
 )
 from training.data.images import ImageParts
 from training.data.registry import OodSettings, UnlabelledData
-from training.data.splits import Split
 
 CLASSES = {"blue": "blue", "green": "green", "red": "a red square"}
 SETTINGS = DataSettings(kind="imagefolder", classes=CLASSES)
@@ -205,7 +203,7 @@ def test_the_own_split_of_a_set_with_many_copies_is_never_refused(
     for picture in sorted(folder.rglob("*.png")):
         if int(picture.stem) % 2:
             shutil.copy(picture, picture.with_name(f"copy-{picture.name}"))
-    for split in get_args(Split):
+    for split in ("lesion", "lesion-validation", "lesion-best-epoch", "paper"):
         images = read_dataset(DataSettings(kind="imagefolder", split=split), folder)
         check = check_images(images, 32)
         check.refuse_copies()

@@ -19,14 +19,9 @@ from sklearn.model_selection import train_test_split
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages
-from training.data.dataset import DataSettings, LabelTable, UnreadDataError
-from training.data.labels import (
-    Labels,
-    part_of,
-    read_labels,
-    split_labels,
-)
-from training.data.splits import SPLIT_SEED, Split, split_off
+from training.data.dataset import DataSettings, LabelTable
+from training.data.labels import read_labels, split_labels
+from training.data.splits import split_off
 
 CLASSES = ("blue", "green", "red")
 
@@ -45,7 +40,7 @@ def decoded(images: Sequence[str], digests: Mapping[str, int] | None = None) -> 
 def split(
     folder: Path,
     images: Sequence[str],
-    how: Split = "lesion",
+    how: str = "lesion",
     classes: Sequence[str] = (),
     digests: Mapping[str, int] | None = None,
 ):
@@ -53,7 +48,7 @@ def split(
     return split_labels(settings, folder, decoded(images, digests))
 
 
-def read(folder: Path, images: Sequence[str], **table: Any) -> Labels:
+def read(folder: Path, images: Sequence[str], **table: Any):
     return read_labels(folder, decoded(images), LabelTable(**table))
 
 
@@ -142,7 +137,7 @@ def test_a_part_may_have_one_folder_for_all_its_classes(
         name for name in pictures if name.startswith("seg_train/") or name.startswith("train/")
     }
     (tmp_path / next(iter(folders)) / "purple").mkdir()
-    with pytest.raises(UnreadDataError, match="purple") as refused:
+    with pytest.raises(DataError, match="purple") as refused:
         split(tmp_path, pictures)
     assert refused.value.suggestion.options == ("--ignore", "purple")
     settings = DataSettings(kind="imagefolder", ignored=("purple",))
@@ -167,7 +162,7 @@ def test_every_part_has_every_class_even_a_small_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["lesion", "lesion-best-epoch", "lesion-validation"])
-def test_a_group_is_never_in_two_parts(tmp_path: Path, how: Split) -> None:
+def test_a_group_is_never_in_two_parts(tmp_path: Path, how: str) -> None:
     rows = [
         f"{label}/{patient}-{index}.png,{name},P{patient},"
         for label, name in enumerate(CLASSES)
@@ -325,8 +320,15 @@ def test_other_separators_backslashes_and_byte_order_marks_are_read(
         ("invalid", None), ("value", None), ("device", None), ("train_test", None), ("", None),
     ],
 )  # fmt: skip
-def test_a_part_is_a_word_of_a_name_in_any_case(name: str, part: str | None) -> None:
-    assert part_of(name) == part
+def test_a_part_is_a_word_of_a_name_in_any_case(
+    tmp_path: Path, name: str, part: str | None
+) -> None:
+    table(tmp_path, [f"0.png,red,,{name}"])
+    if name and part is None:
+        with pytest.raises(DataError, match="expected a split of train, val or test"):
+            read(tmp_path, ["0.png"])
+        return
+    assert read(tmp_path, ["0.png"]).rows[0].part == part
 
 
 def test_folders_of_parts_have_any_usual_name_and_are_named(tmp_path: Path) -> None:
@@ -375,6 +377,62 @@ def test_class_folders_may_have_sub_folders_and_words_of_parts(
 ) -> None:
     labels = split(tmp_path, names(*folders))
     assert set(labels.classes) == {folder.split("/")[0] for folder in folders}
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ["HAM10000_images_part_1", "HAM10000_images_part_2"],
+        ["imgs_part_1", "imgs_part_2", "imgs_part_3"],
+        ["batch1", "batch2"], ["Fold1", "Fold2"], ["images", "annotations"],
+        ["images_001", "images_002"], ["Original Images", "Augmented Images"],
+        ["P001", "P002"], ["patient1", "patient2"], ["PAT_8_15", "PAT_9_17"], ["sub-01", "sub-02"],
+        ["case 12", "case 7"], ["1001", "1002"], ["001", "002", "003"], ["IMD002", "IMD003"],
+        ["TCGA-01-0001", "TCGA-02-0007"], ["40X", "100X", "200X"],
+        ["0a1b2c3d", "9f8e7d6c"], ["2021-03-05", "2021-04-01"], ["images", "masks"],
+    ],
+)  # fmt: skip
+def test_parts_patients_and_identifiers_are_no_classes(tmp_path: Path, folders: list[str]) -> None:
+    pictures = [f"{folder}/{folder}-{index}.png" for folder in folders for index in range(10)]
+    with pytest.raises(DataError, match="got folders of"):
+        split(tmp_path, pictures)
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ["melanoma", "nevus"], ["0", "1"], [*map(str, range(10))], ["c0", "c1", "c2"],
+        ["00000", "00001", "00002"], ["1", "2", "3"], ["Type_1", "Type_2", "Type_3"],
+        ["grade 2", "grade 3"], ["BIRADS4", "BIRADS5"], ["n01440764", "n02102040"],
+        ["class_001", "class_002"], ["mask", "no_mask"], ["with_mask", "without_mask"],
+        ["case", "control"], ["patients", "healthy"], ["original", "forged"], ["0-2", "4-6"],
+        ["train", "bus", "car"], ["A", "B"], ["p", "q"], ["Normal", "Person"],
+    ],
+)  # fmt: skip
+def test_words_and_counted_numbers_are_classes(tmp_path: Path, folders: list[str]) -> None:
+    assert sorted(split(tmp_path, names(*folders)).classes) == sorted(folders)
+
+
+@pytest.mark.parametrize(
+    ("pictures", "masks"),
+    [
+        (["a/x (1).png", "a/x (1)_mask.png", "a/x (1)_mask_1.png"], [1, 2]),
+        (["a/x.jpg", "a/x_segmentation.png", "a/y_segmentation.png"], [1]),
+        (["a/x.jpg", "a/x-Mask.PNG", "a/mask_x.png", "a/x.mask.png", "a/x_gt.png"], [1, 2, 3, 4]),
+        (["images/x.png", "masks/x.png"], [1]),
+        (["a/images/x.png", "a/masks/x_mask.png"], [1]),
+        (["Input/x.jpg", "GroundTruth/x_segmentation.png"], [1]),
+        (["a/x.jpg", "a/masks/x.png"], [1]),
+        (["images/x.png", "masks/y.png"], []),
+        (["mask/1.png", "no_mask/1.png"], []),
+        (["mask/x_mask.png", "other/x.png"], []),
+        (["a/mask.png", "a/label.png"], []),
+    ],
+)
+def test_masks_are_told_by_their_names_and_the_pictures_that_they_belong_to(
+    tmp_path: Path, pictures: list[str], masks: list[int]
+) -> None:
+    assert read(tmp_path, pictures).masks == {pictures[index] for index in masks}
 
 
 @pytest.mark.parametrize("other", ["Red", "re d", "red\u200b", "red 1.0", "red 1.00"])
@@ -469,6 +527,21 @@ def test_absolute_paths_and_other_unicode_forms_are_names_of_the_folder(tmp_path
     labels = read(table(tmp_path / "link", rows, "path,label,group"), stored)
     assert [row.name for row in labels.rows] == stored
     assert len({row.label for row in labels.rows}) == len({row.cluster for row in labels.rows}) == 2
+
+
+def test_a_cell_is_the_end_of_one_path(tmp_path: Path) -> None:
+    stored = ["a/x.png", "b/x.png", "b/images/Y.jpg", "c/y.jpg.png", "b/masks/Y.jpg", "d/Y2.jpg"]
+
+    def picture_of(cell: str) -> str:
+        return read(table(tmp_path, [f"{cell},red"], "path,label"), stored).rows[0].name
+
+    assert [picture_of(cell) for cell in ("a/x.png", "a/x", "y2", "Y2.JPG", "no")] == [
+        "a/x.png", "a/x.png", "d/Y2.jpg", "d/Y2.jpg", "no"
+    ]  # fmt: skip
+    assert picture_of("Y.jpg") == "b/images/Y.jpg"
+    assert picture_of("y.jpg") == "c/y.jpg.png"
+    with pytest.raises(DataError, match=r"a/x.png and b/x.png"):
+        picture_of("x.png")
 
 
 def test_a_converted_picture_has_the_path_of_its_original(tmp_path: Path) -> None:
@@ -588,7 +661,7 @@ def test_without_groups_a_part_is_the_stratified_one_of_scikit_learn() -> None:
     items = [Picture(index, index % 3) for index in range(100)]
     first, second = split_off(items, 0.1)
     expected = train_test_split(
-        items, test_size=0.1, stratify=[item.label for item in items], random_state=SPLIT_SEED
+        items, test_size=0.1, stratify=[item.label for item in items], random_state=42
     )
     assert [list(first), list(second)] == expected
 

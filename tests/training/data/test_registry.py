@@ -14,9 +14,8 @@ from tests.training.synthetic_report import REPORT
 from training.data import registry
 from training.data.dataset import DataSet, DataSettings
 from training.data.datasets import read_dataset, read_ood_set, read_unlabelled
-from training.data.images import ImageParts, LabelledImage, OnBad, OodSet
+from training.data.images import ImageParts, LabelledImage, OodSet
 from training.data.registry import OodSettings, UnlabelledData
-from training.data.splits import parts_of
 from training.evaluation.ood_sets import resemblance
 from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import model_card
@@ -34,14 +33,15 @@ class Tiles(DataSet):
     family = "tilings"
     intended = "Tests of tilers."
 
-    def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
+    def read(self, path: Path, settings: DataSettings, on_bad: object) -> ImageParts:
         images = [
             LabelledImage(f"{path.name}-{i}", torch.full((3, 8, 8), i, dtype=torch.uint8), i % 2)
             for i in range(12)
         ]
         classes = tuple(ClassName(name=name, description=name) for name in ("even", "odd"))
-        published = {"train": images[:8], "test": images[8:]}
-        return ImageParts(self.named(settings.split), classes, parts_of(published, settings.split))
+        return ImageParts(
+            self.named(settings.split), classes, {"train": images[:8], "test": images[8:]}
+        )
 
 
 @pytest.fixture
