@@ -244,7 +244,10 @@ class AsyncTriageClient:
         """The disposition or the problem of each image, from few requests.
 
         A request has as many images as the service accepts: 32 and 128 MiB, or fewer if it refuses
-        them. Raises a Problem if a request fails.
+        them.
+
+        Raises:
+            Problem: If a request fails.
         """
         query = _query(options)
         return await self._batch(TriageBatch, "triage/batch", images, query)
@@ -254,7 +257,9 @@ class AsyncTriageClient:
     ) -> TriagedLesion:
         """The disposition of a lesion from several images of it, which are sent as a batch.
 
-        Raises a Problem if a request fails, and ValueError without images.
+        Raises:
+            Problem: If a request fails.
+            ValueError: Without images.
         """
         results = await self.triage_batch(images, **options)
         if not results:

@@ -18,7 +18,8 @@ __all__ = ["environment_proxy"]
 def environment_proxy(url: str) -> httpx.Proxy | None:
     """The proxy that the environment names for a URL, without credentials; None for this machine.
 
-    Raises SettingsError for a proxy that is no URL.
+    Raises:
+        SettingsError: For a proxy that is no URL.
     """
     parts, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

@@ -84,9 +84,12 @@ class _ProfileError(Exception):
 
 @dataclass(frozen=True)
 class RgbSpace:
-    """A colour space of primaries (`_PRIMARIES`) and a tone curve (`_TRANSFERS`).
+    """A colour space.
 
-    Without full range, black and white are 16 and 235 of 255.
+    Attributes:
+        primaries: As `_PRIMARIES`.
+        transfer: Tone curve, as `_TRANSFERS`.
+        is_full_range: False if black and white are 16 and 235 of 255.
     """
 
     primaries: tuple[float, ...]
@@ -109,10 +112,12 @@ class RgbSpace:
 
 @dataclass(frozen=True)
 class Conversion:
-    """How the colours of an image become sRGB, and warnings of what is converted or ignored.
+    """How the colours of an image become sRGB.
 
-    `transform` is of LittleCMS, for levels of 8 bits, None if no colour changes; `space` is the
-    colour space of PNG chunks, for more bits.
+    Attributes:
+        transform: Of LittleCMS, for levels of 8 bits; None if no colour changes.
+        space: Of PNG chunks, for more bits.
+        warnings: Of what is converted or ignored.
     """
 
     transform: ImageCms.ImageCmsTransform | None
@@ -123,8 +128,10 @@ class Conversion:
 def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
     """Chooses the first usable colour data of an image of a mode of 8 bits.
 
-    The intent is perceptual, with black point compensation for CMYK. Raises ImageError for a
-    transfer function of high dynamic range, whose look depends on the screen.
+    The intent is perceptual, with black point compensation for CMYK.
+
+    Raises:
+        ImageError: For a transfer function of high dynamic range, whose look depends on the screen.
     """
     warnings = []
     for source in ("cICP", "iCCP", "sRGB", "gAMA"):

@@ -41,10 +41,12 @@ def hidden_name(parts: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class FileSelection:
-    """The distinct files of a run, and the other files of its folders.
+    """The distinct files of a run.
 
-    `hidden` counts the files with an image extension that are left out, by the hidden or system
-    folder.
+    Attributes:
+        others: The other files of its folders.
+        hidden: Number of files with an image extension that are left out, by their hidden or system
+            folder.
     """
 
     files: tuple[Path, ...]
@@ -61,7 +63,10 @@ def list_files(paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str
     """Lists the given files, and all files with such an extension below the given folders.
 
     The order is that of the paths; files of a folder are sorted. Hidden files and those of systems
-    are left out. Raises ImageFilesError for a folder that cannot be listed.
+    are left out.
+
+    Raises:
+        ImageFilesError: For a folder that cannot be listed.
     """
     selected: dict[str, Path] = {}
     others: list[Path] = []
@@ -85,7 +90,11 @@ def list_files(paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str
 def select_files(
     paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = EXTENSIONS
 ) -> FileSelection:
-    """As `list_files`; ImageFilesError also if there is no file."""
+    """As `list_files`, but at least one file.
+
+    Raises:
+        ImageFilesError: As `list_files`, and if there is no file.
+    """
     selection = list_files(paths, extensions)
     if not selection.files:
         found = "".join(f"; {note}" for note in selection.notes)

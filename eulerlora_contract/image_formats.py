@@ -21,10 +21,13 @@ Format = Literal["JPEG", "PNG", "WEBP"]
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of file that is not read: its name with an article, and what to do instead.
+    """A kind of file that is not read.
 
-    `pattern` is a regular expression, of Python and of JavaScript, for the start of the file with
-    one character for each byte.
+    Attributes:
+        name: With an article.
+        pattern: Regular expression, of Python and of JavaScript, for the start of the file with one
+            character for each byte.
+        advice: What to do instead.
     """
 
     name: str
@@ -225,8 +228,10 @@ def sniff(data: bytes) -> Format | None:
 def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
     """Reads the header of an image file, in less than a millisecond for any file.
 
-    Raises UnsupportedImageError for another format or coding, and ImageError if the size is outside
-    the limits, a header is broken, or the file is far too short for its pixels.
+    Raises:
+        UnsupportedImageError: For another format or coding.
+        ImageError: If the size is outside the limits, a header is broken, or the file is far too
+            short for its pixels.
     """
     file_format = sniff(data)
     if file_format is None:
@@ -248,9 +253,12 @@ def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
 def read_image_file(data: bytes, limits: ImageLimits) -> CodedImage:
     """Takes an image file apart; no pixel is decoded.
 
-    Reads the whole file; 20 MB take some 20 ms. Raises as `read_header`, and ImageError for a file
-    of more parts than an encoder writes, for one whose parts are damaged or end too early, and for
-    an animation.
+    Reads the whole file; 20 MB take some 20 ms.
+
+    Raises:
+        UnsupportedImageError: As `read_header`.
+        ImageError: As `read_header`; for a file of more parts than an encoder writes, for one whose
+            parts are damaged or end too early, and for an animation.
     """
     header = read_header(data, limits)
     read = {"JPEG": _jpeg, "PNG": _png, "WEBP": _webp}[header.format]
@@ -261,7 +269,11 @@ def read_image_file(data: bytes, limits: ImageLimits) -> CodedImage:
 
 
 def check_size(header: ImageHeader, limits: ImageLimits) -> None:
-    """Raises ImageSizeError if the size is outside the limits for a file of this format."""
+    """Checks that the size is within the limits for a file of this format.
+
+    Raises:
+        ImageSizeError: If it is not.
+    """
     if min(header.size) < limits.min_side or max(header.size) > limits.max_side:
         raise ImageSizeError(
             f"expected sides of {limits.min_side:,} to {limits.max_side:,} pixels; "
@@ -272,7 +284,11 @@ def check_size(header: ImageHeader, limits: ImageLimits) -> None:
 
 
 def check_pixels(size: tuple[int, int], max_pixels: int) -> None:
-    """Raises ImageSizeError if width times height is over a limit."""
+    """Checks that width times height is within a limit.
+
+    Raises:
+        ImageSizeError: If it is not.
+    """
     width, height = size
     if width * height > max_pixels:
         raise ImageSizeError(
@@ -306,9 +322,12 @@ def exif_orientation(block: bytes) -> int:
 
 @dataclass(frozen=True)
 class JpegSegment:
-    """A segment of a JPEG (ITU-T T.81, B.1.1), by start and end of its content in the file.
+    """A segment of a JPEG (ITU-T T.81, B.1.1).
 
-    `scan_end` is the end of the compressed pixels that follow, otherwise `end`.
+    Attributes:
+        start: Of its content in the file.
+        end: Likewise.
+        scan_end: End of the compressed pixels that follow; `end` if none do.
     """
 
     marker: int
@@ -322,8 +341,10 @@ def jpeg_segments(data: bytes, to_first_scan: bool = False) -> Iterator[JpegSegm
 
     Bytes between segments that belong to none are skipped, as by all decoders. Also ends where the
     file ends within the pixels of a scan. With `to_first_scan`, ends with the first start of a
-    scan, without searching its pixels for their end. Raises ValueError for a file without a marker
-    where one is required.
+    scan, without searching its pixels for their end.
+
+    Raises:
+        ValueError: For a file without a marker where one is required.
     """
     position, gap_bytes = len(JPEG_START), _MAX_GAP_BYTES
     while True:
@@ -471,7 +492,8 @@ def _png_size(data: bytes) -> tuple[int, int]:
 def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yields kind, start and end of the content of all chunks up to IEND (PNG, 5.3).
 
-    Raises ValueError for a file without IEND.
+    Raises:
+        ValueError: For a file without IEND.
     """
     position = len(PNG_SIGNATURE)
     while position + 12 <= len(data):

@@ -57,10 +57,13 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image:
-    """The upright picture in a file in sRGB, on white where it is transparent. Raises ImageError.
+    """The upright picture in a file in sRGB, on white where it is transparent.
 
     Less strict than what the model reads: damaged pixels may be gray. A JPEG may be reduced to
     `reduced_side_px` on its longer side.
+
+    Raises:
+        ImageError: For another format, and for a picture that cannot be decoded.
     """
     file = read_image_file(content, ImageLimits(min_side=1))
     try:

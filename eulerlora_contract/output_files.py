@@ -59,7 +59,11 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
 
     A device, a pipe or an open file such as /dev/stdout is written to directly, and the target of a
     link is replaced, not the link. Bytes of file names that are not UTF-8 are written as escapes.
-    `private` is for a file that may name patients. Raises OutputPathError and StorageError.
+    `private` is for a file that may name patients.
+
+    Raises:
+        OutputPathError: If the file cannot be written there.
+        StorageError: If the disk is full or fails.
     """
     _check_no_folder(path)
     if is_replaceable(path):
@@ -96,9 +100,12 @@ def _open_descriptor(path: Path) -> int | None:
 
 
 def check_free(folder: Path) -> None:
-    """Raises CheckpointError unless `folder`, also behind a link, is empty or does not exist.
+    """Checks that `folder`, also behind a link, is empty or does not exist.
 
     Removes what killed processes left beside it.
+
+    Raises:
+        CheckpointError: If it is not empty.
     """
     folder = Path(os.path.realpath(folder))
     if folder.parent.is_dir():
@@ -149,11 +156,14 @@ def new_folder(folder: Path, last: str = "") -> Iterator[Path]:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Converts an OSError that the disk causes into a StorageError on `path`.
+    """Converts an OSError that the disk causes.
 
-    Converted are a full disk, an exceeded quota, a file over the size limit and a failed write.
     Other errors, such as a missing permission, pass unchanged. Of nested blocks the outermost one
     determines the path in the message.
+
+    Raises:
+        StorageError: On `path`, for a full disk, an exceeded quota, a file over the size limit and
+            a failed write.
     """
     try:
         yield

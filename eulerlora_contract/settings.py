@@ -41,7 +41,11 @@ def optional(default: Any, **constraints: Any) -> Any:
 
 
 def validated(kind: type[_AnySettings], values: Mapping[str, Any]) -> _AnySettings:
-    """Validates a user's values. Raises SettingsError, in one line."""
+    """Validates a user's values.
+
+    Raises:
+        SettingsError: With the first fault, in one line.
+    """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -53,7 +57,11 @@ _TOO_DEEP = f"expected tables and lists at most {_MAX_TOML_DEPTH} levels deep"
 
 
 def toml_tables(text: str) -> dict[str, Any]:
-    """Parses TOML. Raises SettingsError, also for tables or lists that are nested too deeply."""
+    """Parses TOML.
+
+    Raises:
+        SettingsError: For other text, and for tables or lists that are nested too deeply.
+    """
     try:
         tables = tomllib.loads(text)
     except RecursionError:

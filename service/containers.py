@@ -80,7 +80,11 @@ def image_containers() -> Mapping[str, ImageContainer]:
 
 
 def check_library(name: str) -> None:
-    """Raises SettingsError if the library of an installed container is missing."""
+    """Checks that the library of an installed container can be imported.
+
+    Raises:
+        SettingsError: If it is missing.
+    """
     try:
         image_containers()[name].load_library()
     except ImportError as error:

@@ -53,10 +53,18 @@ class Interpretation:
     needs_quality = False
 
     def check_model(self, served: ServedModel) -> None:
-        """Raises a Problem for a model that the route cannot use; the body is not read yet."""
+        """Checks that the route can use a model; the body is not read yet.
+
+        Raises:
+            Problem: If it cannot.
+        """
 
     def check_images(self, count: int) -> None:
-        """Raises a Problem for this number of images in the body."""
+        """Checks the number of images in the body.
+
+        Raises:
+            Problem: If the route cannot use this number.
+        """
 
     def stopping_rule(
         self, rule: StoppingRule, served: ServedModel, quality: ImageQuality | None

@@ -324,7 +324,11 @@ class ClientQuota:
         self._balances: dict[str, _Balance] = {}  # least recently charged first
 
     def check(self, client: str, amount: float = 0.0) -> None:
-        """Raises QuotaExceeded if the client has used up its quota, or has less than `amount`."""
+        """Checks that the client may use `amount` more.
+
+        Raises:
+            QuotaExceeded: If its quota is used up, or has less left.
+        """
         left = self._left(client)
         if left <= 0 or left < amount:
             raise QuotaExceeded(

@@ -151,7 +151,9 @@ class Pipeline:
     ) -> list[BaseModel | ProblemDocument]:
         """A response body or a problem for every image of a request, in order.
 
-        Raises Problem if the request as a whole fails, and ClientDisconnect.
+        Raises:
+            Problem: If the request as a whole fails.
+            ClientDisconnect: If the client is gone.
         """
 
         async def read(request: Request) -> list[Upload]:
@@ -416,7 +418,11 @@ class Features(Interpretation):
     is_prediction = False
 
     def body(self, answered: AnsweredImage) -> Embedding:
-        """Raises ModelFailure if a feature is not finite."""
+        """The embedding of an image.
+
+        Raises:
+            ModelFailure: If a feature is not finite.
+        """
         features = answered.trajectories.features.mean(dim=(1, 2))[0]
         if not features.isfinite().all():
             raise ModelFailure("the features of this image are not finite")

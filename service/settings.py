@@ -251,7 +251,11 @@ def settings_of_environment() -> ServiceSettings:
 
 
 def check_consistency(settings: ServiceSettings) -> None:
-    """Raises SettingsError, with both names and values, for settings that cannot work together."""
+    """Checks settings that must fit together.
+
+    Raises:
+        SettingsError: With both names and values, if two do not.
+    """
     images, bodies, life = settings.images, settings.bodies, settings.life
     for name, is_accepted in images.__pydantic_extra__.items():
         if is_accepted:

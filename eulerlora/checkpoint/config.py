@@ -37,8 +37,10 @@ MODEL_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 class BackboneConfig(Settings):
     """The frozen backbone that the adapters were trained on.
 
-    `published` names torchvision's weights; None if they are in `backbone.safetensors`, whose
-    origin is `provenance`. `sha256` is that of `eulerlora.checkpoint.weights.tensors_sha256`.
+    Attributes:
+        published: Name of torchvision's weights; None if they are in `backbone.safetensors`.
+        sha256: As `eulerlora.checkpoint.weights.tensors_sha256`.
+        provenance: Origin of weights that are not published ones.
     """
 
     settings: BackboneSettings
@@ -60,17 +62,25 @@ class BackboneConfig(Settings):
 
 
 class AdapterConfig(Settings):
-    """The settings of the adapters and the digest of the tensors in `adapters.safetensors`."""
+    """The settings of the adapters.
+
+    Attributes:
+        sha256: Of the tensors in `adapters.safetensors`.
+    """
 
     settings: AdapterSettings
     sha256: Sha256
 
 
 class FeatureConfig(Settings):
-    """The statistics in `ood.safetensors` and the digest of its tensors.
+    """The statistics of features in mode `det`, in `ood.safetensors`.
 
-    They were computed from the features of the `images` training images of `data`, in mode `det`:
-    `components` means, and a covariance whose diagonal has the weight `shrinkage`, 0 to 1.
+    Attributes:
+        sha256: Of the tensors in this file.
+        shrinkage: Weight of the diagonal in the covariance.
+        components: Number of means.
+        images: Number of training images.
+        data: Where these come from.
     """
 
     sha256: Sha256
@@ -91,11 +101,15 @@ more than `MAX_CHANGE`.
 
 
 class PrecisionChange(Settings):
-    """How many answers for `images` calibration images change between float32 and bfloat16.
+    """How many answers change between float32 and bfloat16.
 
-    `probabilities` counts images with a probability that changes by more than `MAX_CHANGE`,
-    `labels` and `flags` those with another label and with another OOD flag of any score. `options`
-    are those of the answers in bfloat16.
+    Attributes:
+        options: Of the answers in bfloat16.
+        images: Number of calibration images.
+        probabilities: Images with a probability that changes by more than `MAX_CHANGE`.
+        labels: Images with another label.
+        flags: Images with another OOD flag of any score.
+        data: Where the images come from.
     """
 
     options: Options

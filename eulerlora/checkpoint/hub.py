@@ -23,9 +23,14 @@ _PICKLES = ("pytorch_model*.bin", "open_clip_pytorch_model.bin")
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository ORGANISATION/NAME; revision: a branch, a tag or a commit, None for the default.
+    """A repository of the Hub.
 
-    Raises HubError for another name.
+    Attributes:
+        name: ORGANISATION/NAME.
+        revision: A branch, a tag or a commit; None for the default.
+
+    Raises:
+        HubError: For another name.
     """
 
     name: str
@@ -48,10 +53,11 @@ class Repository:
 def download(repository: Repository, **options: Any) -> Path:
     """Finds a repository's files in the local cache, or downloads them.
 
-    The name of their folder is the commit, as everywhere in the Hub's cache.
+    The name of their folder is the commit, as everywhere in the Hub's cache. Pickles are downloaded
+    only if there are no safetensors. `options` are those of huggingface_hub's `snapshot_download`.
 
-    Pickles are downloaded only if there are no safetensors. `options` are those of
-    huggingface_hub's `snapshot_download`. Raises HubError.
+    Raises:
+        HubError: If the Hub refuses the download or cannot be reached.
     """
     folder = _snapshot(repository, _FILES, options)
     if not any(folder.glob("*.safetensors")):

@@ -53,7 +53,8 @@ def sign(folder: Path, key: Path) -> None:
 def verifier(key: Path) -> Verify:
     """Makes the check of signatures by the private key of a public one, a PEM file, read at once.
 
-    Raises SettingsError for another file, and without the extra `signing`.
+    Raises:
+        SettingsError: For another file, and without the extra `signing`.
     """
     _check_library()
     from model_signing import verifying  # noqa: PLC0415 - an extra

@@ -51,7 +51,9 @@ def save_trained(
 def check_input(check: object, preprocessing: Preprocessing) -> None:
     """Compares tensors of the loop with the service's input of the same pictures.
 
-    Raises SettingsError if they differ, and ImageError for an unusable picture.
+    Raises:
+        SettingsError: If they differ.
+        ImageError: For an unusable picture.
     """
     if not isinstance(check, tuple | list) or len(check) != 2:
         raise SettingsError(f"check: expected tensors and their pictures, got {kind_of(check)}")

@@ -75,7 +75,11 @@ def file_sha256(path: Path) -> str:
 
 
 def check_digest(path: Path, tensors: Mapping[str, Tensor], expected: str) -> None:
-    """Raises CheckpointError unless tensors of the file `path` have the digest of the config."""
+    """Checks that tensors of the file `path` have the digest of the config.
+
+    Raises:
+        CheckpointError: If they have another one.
+    """
     digest = tensors_sha256(tensors)
     if digest != expected:
         raise CheckpointError(
@@ -88,7 +92,11 @@ def check_digest(path: Path, tensors: Mapping[str, Tensor], expected: str) -> No
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]
 ) -> None:
-    """Writes all tensors as `dtype`; the file appears complete or not at all. Raises OSError."""
+    """Writes all tensors as `dtype`; the file appears complete or not at all.
+
+    Raises:
+        OSError: If the disk is full or fails.
+    """
     stored = {
         name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in tensors.items()
     }
@@ -100,7 +108,11 @@ def write_tensors(
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file. Raises CheckpointError if it is unreadable."""
+    """The metadata of a safetensors file.
+
+    Raises:
+        CheckpointError: If it is unreadable.
+    """
     _check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -113,8 +125,11 @@ def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
     """Reads tensors as float32, in memory that is independent of the file.
 
     `expected` has the names and shapes of the tensors, on any device; they are compared with the
-    file's header before memory is allocated. Raises CheckpointError with file and tensor, also for
-    a dtype that is not floating point and a non-finite value.
+    file's header before memory is allocated.
+
+    Raises:
+        CheckpointError: With file and tensor, for other names or shapes, for a dtype that is not
+            floating point and for a non-finite value.
     """
     _check_regular(path)
     try:
@@ -141,7 +156,8 @@ def _check_shapes(
 def finite(path: Path, name: str, tensor: Tensor) -> Tensor:
     """Copies a stored tensor as float32; the tensor itself may be mapped from the file.
 
-    Raises CheckpointError for a dtype that is not floating point and a non-finite value.
+    Raises:
+        CheckpointError: For a dtype that is not floating point and a non-finite value.
     """
     if tensor.dtype not in STORED_DTYPES:
         raise CheckpointError(path, f"{name}: expected floating point, got {tensor.dtype}")
@@ -151,7 +167,11 @@ def finite(path: Path, name: str, tensor: Tensor) -> Tensor:
 
 
 def read_whole(path: Path) -> bytes:
-    """Reads a file. Raises CheckpointError if that fails or it exceeds `_MAX_READ_BYTES`."""
+    """Reads a file.
+
+    Raises:
+        CheckpointError: If that fails or it exceeds `_MAX_READ_BYTES`.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_READ_BYTES + 1)
@@ -211,7 +231,8 @@ def with_weights(settings: BackboneSettings, state: Mapping[str, Tensor]) -> Vis
 def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransformer:
     """The same weights for another image size; position embeddings are interpolated.
 
-    Raises SettingsError for a size that is not a multiple of the patch size.
+    Raises:
+        SettingsError: For a size that is not a multiple of the patch size.
     """
     old = backbone.settings
     settings = validated(BackboneSettings, old.model_dump() | {"image_size": image_size})
@@ -273,7 +294,11 @@ def save_backbone(
 
 
 def load_backbone(path: Path) -> BackboneFile:
-    """Reads a file of `save_backbone`. Raises CheckpointError for any other or damaged file."""
+    """Reads a file of `save_backbone`.
+
+    Raises:
+        CheckpointError: For any other or damaged file.
+    """
     metadata = read_metadata(path)
     try:
         settings = BackboneSettings.model_validate_json(metadata["settings"])
@@ -287,7 +312,11 @@ def load_backbone(path: Path) -> BackboneFile:
 
 
 def read_backbone_weights(path: Path, settings: BackboneSettings) -> VisionTransformer:
-    """Reads a backbone of this shape. Raises CheckpointError."""
+    """Reads a backbone of this shape.
+
+    Raises:
+        CheckpointError: As `read_tensors`.
+    """
     with torch.device("meta"):  # the numbers in the settings allocate nothing
         expected = VisionTransformer(settings).state_dict()
     return with_weights(settings, read_tensors(path, expected))

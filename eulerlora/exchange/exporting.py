@@ -141,7 +141,11 @@ _FORMAT_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
 
 
 def check_format(settings: BackboneSettings, name: str) -> None:
-    """Raises SettingsError if a format of `eulerlora export` cannot hold a backbone."""
+    """Checks that a format of `eulerlora export` can hold a backbone.
+
+    Raises:
+        SettingsError: If it cannot, with the formats that can.
+    """
     unsupported = _unsupported(settings, name)
     if unsupported:
         others = [other for other in _FORMAT_OPTIONS if not _unsupported(settings, other)]

@@ -52,7 +52,9 @@ _KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a ti
 class WeightsSource:
     """A folder with the files that a library saves: weights, `config.json` and others.
 
-    `name` is that of the model, for the provenance, and `revision` that of a repository on the Hub.
+    Attributes:
+        name: Of the model, for the provenance.
+        revision: Of a repository on the Hub.
     """
 
     folder: Path
@@ -60,7 +62,11 @@ class WeightsSource:
     revision: str | None = None
 
     def json(self, name: str) -> Json | None:
-        """The content of a JSON file, None if there is none. Raises CheckpointError."""
+        """The content of a JSON file, None if there is none.
+
+        Raises:
+            CheckpointError: If it is unreadable or no JSON object.
+        """
         path = self.folder / name
         if not path.is_file():
             return None
@@ -82,7 +88,11 @@ class WeightsSource:
 
     @cached_property
     def files(self) -> list[Path]:
-        """The file of the weights, or the shards of an index. Raises CheckpointError."""
+        """The file of the weights, or the shards of an index.
+
+        Raises:
+            CheckpointError: If there are none, or the index names no files.
+        """
         for name in _INDEXES:
             index = self.json(name)
             if index is not None:
@@ -109,7 +119,11 @@ class WeightsSource:
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """All tensors as float32, with their names in the files. Raises CheckpointError."""
+        """All tensors as float32, with their names in the files.
+
+        Raises:
+            CheckpointError: As `files` and `read_any_tensors`.
+        """
         tensors: dict[str, Tensor] = {}
         for path in self.files:
             for name, tensor in read_any_tensors(path).items():
@@ -120,9 +134,11 @@ class WeightsSource:
 
 @dataclass(frozen=True)
 class ImportedBackbone:
-    """A converted backbone, its input, its origin, and the digest of the source's weights' file.
+    """A converted backbone.
 
-    `stated_input` is False if the source states no preprocessing, so that it is a resize alone.
+    Attributes:
+        sha256: Of the source's file of weights.
+        stated_input: False if the source states no preprocessing, so that it is a resize alone.
     """
 
     backbone: VisionTransformer
@@ -146,9 +162,10 @@ class ImportedBackbone:
 
 
 def read_any_tensors(path: Path) -> dict[str, Tensor]:
-    """Reads a safetensors file, or a pickle that holds tensors only.
+    """Reads a safetensors file, or a pickle that holds tensors only; no code in it runs.
 
-    No code in a pickle runs. Raises CheckpointError.
+    Raises:
+        CheckpointError: For anything else, and for a damaged file.
     """
     try:
         if path.suffix == ".safetensors":
@@ -175,7 +192,9 @@ def read_source(
     """Reads the backbone in a folder of transformers, timm or open_clip.
 
     `image_size` is in pixels; None for that of the preprocessing, which is the source's if None.
-    Raises CheckpointError with the folder, also for an architecture or option that is not known.
+
+    Raises:
+        CheckpointError: With the folder, also for an architecture or option that is not known.
     """
     try:
         config = source.json("config.json") or {}
@@ -236,8 +255,11 @@ def stated_preprocessing(
 ) -> Preprocessing | None:
     """The preprocessing in the files of a folder, None if they state none.
 
-    `image_size` and `kind`, a `model_type` of transformers, are those of its model. Raises
-    SettingsError for steps that `Preprocessing` has not, and CheckpointError.
+    `image_size` and `kind`, a `model_type` of transformers, are those of its model.
+
+    Raises:
+        SettingsError: For steps that `Preprocessing` has not.
+        CheckpointError: For an unreadable file.
     """
     nested = (source.json("processor_config.json") or {}).get("image_processor")
     processor = nested or source.json("preprocessor_config.json")

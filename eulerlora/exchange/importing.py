@@ -17,8 +17,11 @@ from eulerlora_contract.output_files import check_free, new_folder, write_text
 def find_source(name: str) -> WeightsSource:
     """Finds a folder on this machine, or downloads a repository.
 
-    `name` is a path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION. Raises
-    CheckpointError or HubError.
+    `name` is a path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION.
+
+    Raises:
+        CheckpointError: If there is no such folder.
+        HubError: If the repository cannot be downloaded.
     """
     path = Path(name)
     if not name.startswith(PREFIX) and path.is_dir():

@@ -27,9 +27,10 @@ Json = dict[str, Any]
 class Layout:
     """The names of the modules and parameters of a Vision Transformer.
 
-    `block` is the prefix of a block, with its index as {}; the names from `norm_1` to `scale_2`
-    follow it. `qkv` are separate projections, or one packed projection. `ignored` are prefixes of
-    tensors that the features do not need.
+    Attributes:
+        block: Prefix of a block, with its index as {}; the names from norm_1 to scale_2 follow it.
+        qkv: Separate projections, or one packed projection.
+        ignored: Prefixes of tensors that the features do not need.
     """
 
     class_token: str
@@ -81,7 +82,11 @@ class _Reader:
 def converted(
     tensors: Mapping[str, Tensor], layout: Layout, settings: BackboneSettings
 ) -> dict[str, Tensor]:
-    """The parameters of a backbone of this shape. Raises SettingsError."""
+    """The parameters of a backbone of this shape.
+
+    Raises:
+        SettingsError: For missing, further or misshapen tensors.
+    """
     reader = _Reader(tensors)
     state = {
         "class_token": reader.take(layout.class_token).view(1, 1, -1),
@@ -362,7 +367,10 @@ def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     """Describes a model of timm by its tensors and `config.json`.
 
     The keys `architecture`, `model_args` and `global_pool` are read; names and shapes of the
-    tensors give the rest. Raises SettingsError.
+    tensors give the rest.
+
+    Raises:
+        SettingsError: For a model whose features a backbone cannot give.
     """
     arguments = config.get("model_args") or {}
     pooling = arguments.get("global_pool") or config.get("global_pool") or "token"
@@ -416,7 +424,11 @@ def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
 
 
 def backbone_of(model: Described) -> VisionTransformer:
-    """The backbone with the tensors of a model. Raises SettingsError for one of another shape."""
+    """The backbone with the tensors of a model.
+
+    Raises:
+        SettingsError: For one of another shape.
+    """
     state = converted(model.tensors, model.layout, model.settings)
     with torch.device("meta"):  # only the shapes matter
         expected = VisionTransformer(model.settings).state_dict()

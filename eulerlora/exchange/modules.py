@@ -23,8 +23,10 @@ _Library = Literal["torchvision", "timm", "transformers"]
 def backbone_of_module(vit: nn.Module) -> tuple[VisionTransformer, _Library]:
     """Copies a float32 Vision Transformer in memory, on its device, in evaluation mode.
 
-    The features of the copy are compared with those of `vit` on two random images. Raises
-    SettingsError if they differ, and for another network.
+    The features of the copy are compared with those of `vit` on two random images.
+
+    Raises:
+        SettingsError: If they differ, and for another network.
     """
     _check_plain(vit)
     library = _library_of(vit)

@@ -73,8 +73,10 @@ def preprocessing_of(given: object, image_size: int, kind: str = "") -> Preproce
 def read_preprocessing(path: Path) -> Preprocessing:
     """Reads a JSON file with one of the mappings that `preprocessing_of` reads.
 
-    Such as transformers' `preprocessor_config.json`, or the fields of Preprocessing. Raises
-    SettingsError.
+    Such as transformers' `preprocessor_config.json`, or the fields of Preprocessing.
+
+    Raises:
+        SettingsError: For another file, and for steps that `Preprocessing` has not.
     """
     try:
         content = json.loads(path.read_bytes())

@@ -26,8 +26,13 @@ _BITS_PER_SAMPLE = 258  # tag of TIFF 6.0, section 8
 
 @dataclass(frozen=True)
 class Conversion:
-    """The PNG files, the number of other files, what a PNG does not keep, and why files are left
-    out.
+    """The outcome of a conversion.
+
+    Attributes:
+        converted: Names of the PNG files.
+        copied: Number of other files.
+        changes: What a PNG does not keep, one line each.
+        failures: Why files are left out, one line each.
     """
 
     converted: Sequence[str]

@@ -100,9 +100,12 @@ _Samples = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True)
 class RgbImage:
-    """An upright sRGB image, pixels (3, height, width) uint8, and the conversions that were made.
+    """An upright sRGB image.
 
-    `full_size` is width and height before a reduction; None if it was not reduced.
+    Attributes:
+        pixels: (3, height, width) uint8.
+        warnings: Of the conversions that were made.
+        full_size: Width and height before a reduction; None if it was not reduced.
     """
 
     pixels: Tensor
@@ -113,8 +116,10 @@ class RgbImage:
 def local_limits() -> ImageLimits:
     """Limits of library and training: those of the service, but for small images.
 
-    `--max-pixels`, or the variable EULERLORA_MAX_PIXELS, replaces the limits on large ones. Raises
-    SettingsError for another value than a number of pixels.
+    `--max-pixels`, or the variable EULERLORA_MAX_PIXELS, replaces the limits on large ones.
+
+    Raises:
+        SettingsError: For another value than a number of pixels.
     """
     usual, given = ImageLimits(min_side=1), os.environ.get(MAX_PIXELS_VARIABLE)
     if given is None:
@@ -138,6 +143,11 @@ def max_file_bytes(limits: ImageLimits) -> int:
 
 
 def check_file_size(size: int, limits: ImageLimits) -> None:
+    """Checks the size of a file in bytes.
+
+    Raises:
+        ImageSizeError: If it is over `max_file_bytes`.
+    """
     if size > max_file_bytes(limits):
         raise ImageSizeError(
             f"expected a file of at most {max_file_bytes(limits):,} bytes, got {size:,}"
@@ -196,7 +206,8 @@ def upright_rgb(image: Image.Image) -> RgbImage:
 
     Pillow does not keep the chunk cICP of a PNG, and fills damaged pixels of many files.
 
-    Raises ImageError if it is damaged, has no RGB form or is fully transparent.
+    Raises:
+        ImageError: If it is damaged, has no RGB form or is fully transparent.
     """
     try:
         image.load()

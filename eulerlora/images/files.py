@@ -41,7 +41,11 @@ def is_image_name(name: str) -> bool:
 
 
 def read_image(file: Path | bytes, name: str, input_side: int | None = None) -> RgbImage:
-    """Reads a file as `decode` does; the messages of its ImageErrors begin with `name`."""
+    """Reads a file as `decode` does.
+
+    Raises:
+        ImageError: As `decode`, and for an unreadable file; the message begins with `name`.
+    """
     try:
         return decode(_content(file), input_side)
     except ImageSizeError as error:
@@ -91,8 +95,10 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     """Yields every image, one in memory at a time; images as in `EulerLoRA.predict`.
 
     PIL images, files and arrays are uint8, upright sRGB; tensors are unchanged. Large JPEG files
-    are reduced for `input_side`, also those that Pillow has opened and not
-    decoded. Raises ImageError.
+    are reduced for `input_side`, also those that Pillow has opened and not decoded.
+
+    Raises:
+        ImageError: For other kinds, shapes or values, and for an unusable image.
     """
     kind = type(images).__name__
     if isinstance(images, bytes | Mapping) or not isinstance(images, Iterable):

@@ -116,7 +116,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class ViewedRows:
-    """Views of images, (n, 3, size, size), and the rows that see them."""
+    """Views of images, and the rows that see them.
+
+    Attributes:
+        images: (n, 3, size, size).
+    """
 
     images: Tensor
     rows: Rows

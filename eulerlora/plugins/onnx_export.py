@@ -58,8 +58,9 @@ class _MergedNetwork(nn.Module):
 def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
     """Writes `model.onnx` and a README; returns the largest difference from the checkpoint.
 
-    Raises SettingsError if the extra is not installed, and NonFiniteError if ONNX Runtime gives
-    other probabilities.
+    Raises:
+        SettingsError: If the extra is not installed.
+        NonFiniteError: If ONNX Runtime gives other probabilities.
     """
     try:
         import onnx  # noqa: F401, PLC0415

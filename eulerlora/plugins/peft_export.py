@@ -79,7 +79,10 @@ def export_peft(
     """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
 
     Adapters have the names of this version of transformers; sampled ones are of `eulerlora.peft`,
-    others LoRA. Raises SettingsError for a method or a backbone that cannot be expressed.
+    others LoRA.
+
+    Raises:
+        SettingsError: For a method or a backbone that cannot be expressed.
     """
     check_format(checkpoint.network.backbone.settings, "peft")
     if sampled and checkpoint.config.method != DEFAULT_METHOD:

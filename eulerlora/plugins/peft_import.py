@@ -223,7 +223,12 @@ def import_peft(
     The checkpoint has no thresholds. `backbone` is a source as in `find_source`, None for the one
     that the adapters name; `classes` are names, () for those of the backbone's configuration.
     `preprocessing` is that of the adapters' training; None for the one that their folders or the
-    backbone's state. Raises EulerLoRAError.
+    backbone's state.
+
+    Raises:
+        SettingsError: For adapters that no checkpoint can hold, and without preprocessing.
+        CheckpointError: For an unreadable folder, and if `out` is not empty.
+        HubError: If the backbone cannot be downloaded.
     """
     source = find_source(backbone) if backbone else _base(folders)
     prepared = preprocessing or _stated_beside(folders, source)

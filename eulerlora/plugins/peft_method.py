@@ -94,8 +94,11 @@ _BASE_WEIGHTS, _ROUNDING = 16, 0.02
 class EulerLoraConfig(LoraConfig):
     """Settings of EulerLoRA; those of `LoraConfig` that are not refused keep their meaning.
 
-    The defaults are the paper's but for `init_gain`. Raises SettingsError for a value out of range
-    and for a variant of LoRA (DoRA, PiSSA, MonteCLoRA, ...).
+    The defaults are the paper's but for `init_gain`.
+
+    Raises:
+        SettingsError: For a value out of range and for a variant of LoRA (DoRA, PiSSA, MonteCLoRA,
+            ...).
     """
 
     r: int = field(default=20, metadata={"help": "Number of rank-one directions of a module."})
@@ -156,7 +159,11 @@ class EulerLoraConfig(LoraConfig):
         return validated(AdapterSettings, values | {"steps": self.steps, "scale": self.scale})
 
     def role(self, module: str) -> _Role:
-        """The role of a module by its name. Raises SettingsError if none is known."""
+        """The role of a module by its name.
+
+        Raises:
+            SettingsError: If none is known.
+        """
         for pattern, role in [*(self.roles or {}).items(), *_ROLES.items()]:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return cast(_Role, role)

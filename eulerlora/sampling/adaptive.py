@@ -61,9 +61,13 @@ class RoundMargins(Settings):
     """The margins of a round of samples: a decision is settled if its value is further from its
     boundary than that (`eulerlora.sampling.adaptive`).
 
-    `lead` is the log-odds of the first class against the second, `log_odds` that of the probability
-    of a class or of several, and `agreement` the least log-odds of the label among trajectories;
-    entropy is in nats.
+    Attributes:
+        samples: Per adapter, so far.
+        lead: Log-odds of the first class against the second.
+        log_odds: Of the probability of a class or of several.
+        entropy: In nats.
+        agreement: Least log-odds of the label among trajectories.
+        feature_distance: None if it was not calibrated.
     """
 
     samples: Count
@@ -75,14 +79,14 @@ class RoundMargins(Settings):
 
 
 class DecisionMargins(Settings):
-    """The margins by which `samples=auto` decides.
-
-    They were fitted to the `images` images of `data` (`fit_margins`).
+    """The margins by which `samples=auto` decides (`fit_margins`).
 
     Attributes:
         level: Share of the images within each margin.
         agreement: Share of the images whose label and flags are those with `options`.
         options: Of the predictions that the rounds were compared with.
+        images: Number of images that they were fitted to.
+        data: Where these come from.
     """
 
     level: Probability
@@ -146,8 +150,11 @@ Settled = Callable[[RoundComparisons], _Bools]
 class StoppingRule:
     """What must be settled: the label, the flags, and what else depends on the answer.
 
-    `msp` and `feature_distance` are the thresholds of the flags. Without margins no round ends
-    early. `settled` is asked about a decision beyond label and flags, such as that of a policy.
+    Attributes:
+        msp: Threshold of its flag; None for none.
+        feature_distance: Likewise.
+        margins: Without them no round ends early.
+        settled: Of a decision beyond label and flags, such as that of a policy.
     """
 
     msp: float | None = None

@@ -31,7 +31,12 @@ _MIN_VARIANCE = 1e-6
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """The class means (components, d) and the shrunk covariance (d, d) of features; float32."""
+    """The statistics of the features of a training set, float32.
+
+    Attributes:
+        means: (components, d), of the classes.
+        covariance: (d, d), shrunk.
+    """
 
     means: Tensor
     covariance: Tensor
@@ -89,10 +94,12 @@ def fit_feature_statistics(
 
 @dataclass(frozen=True)
 class FlaggedScore:
-    """A score of n images, (n,) float64, its threshold, and whether an image is beyond it, (n,)
-    bool.
+    """A score of n images.
 
-    Threshold and flags are None if it was not calibrated.
+    Attributes:
+        value: (n,) float64.
+        threshold: None if it was not calibrated.
+        flagged: (n,) bool, beyond the threshold; None without one.
     """
 
     value: Tensor

@@ -58,7 +58,13 @@ class PredictionSetCalibration(Settings):
 
 @dataclass(frozen=True)
 class PredictionSets:
-    """The prediction sets of n images: `included` is (n, classes) bool, `labels` has the names."""
+    """The prediction sets of n images.
+
+    Attributes:
+        included: (n, classes) bool.
+        labels: The names of the included classes.
+        unit: What the calibration counted.
+    """
 
     included: Tensor
     labels: tuple[tuple[str, ...], ...]

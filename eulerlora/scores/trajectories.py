@@ -76,7 +76,11 @@ class Trajectories:
         return self.log_probabilities.flatten(1, 2)
 
     def check_finite(self) -> None:
-        """Raises NonFiniteError for a probability that is NaN, except behind the last sample."""
+        """Checks that every probability is finite, except behind the last sample.
+
+        Raises:
+            NonFiniteError: If one is NaN.
+        """
         numbers = torch.arange(self.views.shape[2])
         expected = (numbers < self.samples[:, None])[:, None, :, None]  # (n, 1, samples, 1)
         if not (self.log_probabilities.isfinite() | ~expected).all():

@@ -48,7 +48,11 @@ class KeyCheck:
         scope["state"].update(key_client=client, key_name=client.client)
 
     def count(self, scope: Scope) -> None:
-        """Raises QuotaExceeded if the client has reached its limit."""
+        """Counts a request of the client.
+
+        Raises:
+            QuotaExceeded: If the client has reached its limit.
+        """
         client = scope["state"].get("key_client")
         if client is None or (limit := client.requests_per_minute) is None:
             return

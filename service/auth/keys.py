@@ -42,14 +42,22 @@ _CHECK_INTERVAL_S = 1.0
 
 
 class ActiveKey(Settings):
-    """A stored key: its SHA-256 hash in lower-case hex, and its creation time."""
+    """A stored key.
+
+    Attributes:
+        sha256: Of the key, in lower-case hex.
+    """
 
     sha256: Sha256
     created: AwareDatetime
 
 
 class Client(Settings):
-    """A client, its active keys, and its rate limit; None means no limit."""
+    """A client and its active keys.
+
+    Attributes:
+        requests_per_minute: None for no limit.
+    """
 
     client: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=_MAX_KEYS)]

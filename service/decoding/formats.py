@@ -76,7 +76,9 @@ def container_of(data: bytes, limits: ImageSettings) -> ImageContainer | None:
 def header_of(data: bytes, limits: ImageSettings) -> ImageHeader:
     """The header of an image file, or of a container that the settings switch on.
 
-    Raises UnsupportedMedia and UnusableImage.
+    Raises:
+        UnsupportedMedia: For another format or coding.
+        UnusableImage: As `read_header` raises ImageError.
     """
     with image_problems():
         container = container_of(data, limits)
@@ -85,7 +87,12 @@ def header_of(data: bytes, limits: ImageSettings) -> ImageHeader:
 
 @contextmanager
 def image_problems() -> Iterator[None]:
-    """Raises the errors of images as problems of the request."""
+    """Converts the errors of images to problems of the request.
+
+    Raises:
+        UnsupportedMedia: For an UnsupportedImageError.
+        UnusableImage: For any other ImageError.
+    """
     try:
         yield
     except UnsupportedImageError as error:

@@ -176,7 +176,11 @@ class BodyLimits:
         self._in_flight = SharedCapacity(settings.max_bytes_in_flight)
 
     def body_of(self, scope: Scope, receive: Receive) -> "Body":
-        """Raises BodyTooLarge if the announced size is too large."""
+        """The body of a request, which is not read yet.
+
+        Raises:
+            BodyTooLarge: If its announced size is too large.
+        """
         headers, declared = Headers(scope=scope), None  # unknown
         if "transfer-encoding" not in headers:
             length = headers.get("content-length", "0")

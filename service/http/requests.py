@@ -243,9 +243,12 @@ def _with_filename(disposition: bytes | None) -> bytes | None:
 
 @asynccontextmanager
 async def while_connected(request: Request) -> AsyncIterator[None]:
-    """Cancels its block when the client disconnects, and then raises ClientDisconnect.
+    """Cancels its block when the client disconnects.
 
     The body must have been read: this block consumes all further messages of the request.
+
+    Raises:
+        ClientDisconnect: After the cancellation.
     """
 
     async def watch() -> None:

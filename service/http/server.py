@@ -38,9 +38,12 @@ def server_config(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 selects a free port. Raises SettingsError.
+    """A listening socket; port 0 selects a free port.
 
     "::" listens on all addresses of both families.
+
+    Raises:
+        SettingsError: If the address is unknown or in use.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

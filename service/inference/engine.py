@@ -127,7 +127,11 @@ class ServedModel:
 
 
 def check_same_input(shadow: ServedModel, served: ServedModel) -> None:
-    """Raises SettingsError for a shadow that cannot use the input of the served network."""
+    """Checks that a shadow can use the input of the served network.
+
+    Raises:
+        SettingsError: If it cannot.
+    """
     fields = {"resize", "interpolation", "size", "shorter_side", "canvas"}
     expected, given = (
         one.model.config.preprocessing.model_dump(include=fields) for one in (served, shadow)
@@ -171,7 +175,11 @@ class ServedModels(Mapping[str, ServedModel]):
         return next(iter(self._models))
 
     def named(self, name: str | None) -> ServedModel:
-        """The model of that name, or the default for None. Raises UnknownModel."""
+        """The model of that name, or the default for None.
+
+        Raises:
+            UnknownModel: If no served model has it.
+        """
         with suppress(KeyError):
             return self._models[self.default if name is None else name]
         raise UnknownModel(f"the served models are: {', '.join(self._models)}")

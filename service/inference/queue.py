@@ -210,7 +210,9 @@ class RequestQueue:
     ) -> Iterator[list[Ticket]]:
         """Yields a ticket for each number of rows, and releases them on exit.
 
-        Raises Overloaded if there is no capacity for all of them, and NotReady.
+        Raises:
+            Overloaded: If there is no capacity for all of them.
+            NotReady: The queue is closed.
         """
         with self._changed:
             self.check_capacity(client, sum(rows), served, len(rows))

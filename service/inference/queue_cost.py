@@ -80,8 +80,13 @@ class LinearCost:
     """Seconds of a batch as a linear function of its rows, fitted by weighted least squares.
 
     Recent batches weigh most; intercept and slope are not negative. If all batches had the same
-    number of rows, the intercept is 0. The fields are weighted sums over the batches: their
-    number, rows, total_s (seconds), rows squared, and rows times seconds.
+    number of rows, the intercept is 0. All fields are weighted sums over the batches.
+
+    Attributes:
+        batches: Their number.
+        total_s: Of their seconds.
+        rows_rows: Of their rows squared.
+        rows_seconds: Of rows times seconds.
     """
 
     batches: float = 0.0

@@ -116,14 +116,19 @@ class Lifecycle:
         return next((fault for fault in faults if fault is not None), None)
 
     def check_ready(self) -> None:
-        """Raises NotReady with the fault."""
+        """Checks that the service is ready.
+
+        Raises:
+            NotReady: With the fault, if it is not.
+        """
         if self.fault is not None:
             raise NotReady(self.fault, _RETRY_AFTER_S)
 
     def check_request(self, scope: Scope) -> None:
-        """Raises NotReady for a request, except of a probe, that no model can answer.
+        """Checks that a request can be answered; during a normal stop the models still answer.
 
-        During a normal stop the models still answer.
+        Raises:
+            NotReady: If no model can answer it, except for a probe.
         """
         answers = self.phase == "ready" or (self.models and self.failure is None)
         if not answers and scope["path"] not in PROBES:

@@ -163,7 +163,11 @@ class _GaugeCollector(Collector):
 
 @dataclass(frozen=True)
 class Exposition:
-    """The text of all metrics, its content type, and the time when it was written."""
+    """The text of all metrics.
+
+    Attributes:
+        written_s: On the monotonic clock.
+    """
 
     content: bytes
     content_type: str

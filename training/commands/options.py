@@ -62,7 +62,11 @@ COVERAGES = _CoveragesParameter()
 
 
 def check_samples(mode: str, samples: int | Auto | None) -> None:
-    """Raises UsageError for samples in mode det."""
+    """Checks the options of a command.
+
+    Raises:
+        UsageError: For samples in mode det.
+    """
     if mode == "det" and samples is not None:
         raise click.UsageError("expected --samples only with mode stoch, got --mode det")
 

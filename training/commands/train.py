@@ -180,7 +180,11 @@ def _toml_string(text: str) -> str:
 
 
 def check_resumption(resume: bool, restart: bool) -> None:
-    """Refuses both options together."""
+    """Checks the options of a command.
+
+    Raises:
+        UsageError: For both of --resume and --restart.
+    """
     if resume and restart:
         raise click.UsageError("expected one of --resume and --restart, got both")
 
@@ -225,8 +229,10 @@ class _TerminatedRun(click.ClickException):
 def resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Iterator[None]:
     """Adds to the error of a block that ends early what it has stored.
 
-    Applies to a run that Ctrl-C or SIGTERM ends, with the exit status 130 or 143, and to non-finite
-    numbers and a full disk.
+    Raises:
+        ClickException: With exit status 130 or 143, if Ctrl-C or SIGTERM ends the run.
+        NonFiniteError: For non-finite numbers.
+        StorageError: For a full disk.
     """
 
     def hint() -> str:

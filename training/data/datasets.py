@@ -39,8 +39,10 @@ _COMPARED = 100
 def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False) -> ImageParts:
     """The data set of a recipe from a data directory; every image of it can be decoded.
 
-    With `skip_bad`, unusable images are skipped and listed in `skipped`; otherwise they raise
-    DataError.
+    With `skip_bad`, unusable images are skipped and listed in `skipped`.
+
+    Raises:
+        DataError: For data of another layout, and without `skip_bad` for an unusable image.
     """
     skipped: dict[str, str] = {}
     on_bad = skipped.__setitem__ if skip_bad else refuse
@@ -201,14 +203,22 @@ def _limited(images: ImageParts, limits: Mapping[Part, int]) -> ImageParts:
 
 
 def check_outside_pictures(out: Path, settings: DataSettings, directory: Path) -> None:
-    """Raises DataError for an output folder among a user's pictures, where it would be a class."""
+    """Checks that an output folder is not among a user's pictures, where it would be a class.
+
+    Raises:
+        DataError: If it is.
+    """
     pictures = (directory / settings.path).resolve()
     if not DATA_SETS[settings.kind].published and out.resolve().is_relative_to(pictures):
         raise DataError(f"{out}: expected an output folder outside of the pictures in {pictures}")
 
 
 def check_no_class(path: str, settings: DataSettings, directory: Path, images: ImageParts) -> None:
-    """Raises DataError for a folder of other images that is a class of a user's pictures."""
+    """Checks that a folder of other images is no class of a user's pictures.
+
+    Raises:
+        DataError: If it is one.
+    """
     folder, pictures = directory / path, directory / settings.path
     if DATA_SETS[settings.kind].published or folder.resolve().parent != pictures.resolve():
         return

@@ -105,6 +105,11 @@ class Ham10000(DataSet):
         return (path / _METADATA).is_file()
 
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
+        """The images of the parts of the split.
+
+        Raises:
+            DataError: For too few rows of a class for the split.
+        """
         split = settings.split
         rows, names = _read_rows(path / _METADATA, on_bad)
         images = _decoded_by_id(path)

@@ -56,7 +56,11 @@ def rgb_image(name: str, source: Encoded) -> RgbImage:
 
 
 def refuse(name: str, reason: str) -> None:
-    """Raises DataError for an unusable image; an OnBad that allows none."""
+    """An OnBad that allows no unusable image.
+
+    Raises:
+        DataError: At every call.
+    """
     raise DataError(f"{name}: {reason}; use --skip-bad to skip unusable images")
 
 

@@ -32,7 +32,11 @@ IMAGES = "images"
 
 
 def known_data(settings: _AnyData) -> _AnyData:
-    """Raises ValueError for an unknown kind, and for keys that it ignores."""
+    """Checks the settings of a data set by its kind.
+
+    Raises:
+        ValueError: For an unknown kind, and for keys that it ignores.
+    """
     if settings.kind not in DATA_SETS:
         raise ValueError(f"expected kind {' or '.join(DATA_SETS)}, got {settings.kind!r}")
     if DATA_SETS[settings.kind].published:

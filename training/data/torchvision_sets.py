@@ -45,7 +45,11 @@ class TorchvisionSet(DataSet):
         return names
 
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
-        """Raises DataError, with URL and folder, if the download fails."""
+        """The images of the train and test parts, which are downloaded if missing.
+
+        Raises:
+            DataError: With URL and folder, if the download fails.
+        """
         published: dict[str, list[LabelledImage]] = {}
         for part in _PUBLISHED_PARTS:
             try:

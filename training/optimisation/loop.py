@@ -31,13 +31,14 @@ from training.optimisation.step import Objective, Optimisation, Step
 def optimise(objective: Objective[Any], batches: LoadedBatches, run: Run) -> RunResult:
     """Trains the objective's network for all epochs, with one optimiser step per batch.
 
-    Saves the state at intervals and at the end. On Ctrl-C or SIGTERM it finishes the step, saves
-    the state and raises KeyboardInterrupt or SystemExit(143).
+    Saves the state at intervals and at the end.
 
     Raises:
         NonFiniteError: With step and quantity, at the first loss or gradient norm that is not
             finite, before the parameters change.
         StorageError: If the state cannot be written; an older one remains.
+        KeyboardInterrupt: On Ctrl-C, after the step and with its state saved; on SIGTERM
+            SystemExit(143).
     """
     return _Loop(objective, batches, run).run_to_end()
 

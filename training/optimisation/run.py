@@ -216,7 +216,11 @@ class Tracking:
     settings: Mapping[str, Any] = field(default_factory=dict)  # the keys of its recipe
 
     def check(self) -> None:
-        """Raises SettingsError if the module of a tracker is not installed."""
+        """Checks that the module of every tracker is installed.
+
+        Raises:
+            SettingsError: If one is not.
+        """
         for name in self.trackers:
             if importlib.util.find_spec(name) is None:
                 raise SettingsError(

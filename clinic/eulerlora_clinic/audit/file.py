@@ -178,7 +178,11 @@ class AuditFile:
         self.end = end
 
     def check_writable(self) -> None:
-        """Writes TRIAL_BYTES after the last line and removes them. Raises as `append`."""
+        """Writes TRIAL_BYTES after the last line and removes them.
+
+        Raises:
+            StorageError: As `append`.
+        """
         self._check_unmodified()
         size = self._size
         with storage_errors(self.path):

@@ -75,8 +75,10 @@ def run_session(
     """Sends all images, writes the outputs and prints the table.
 
     `settings_files`: the files of the key, the policy and the lesions, which no output may replace.
-    `lesions`: as in `_lesions_of`. After SIGINT or SIGTERM the outputs hold the rows so far. Raises
-    ClickException if a file has no decision.
+    `lesions`: as in `_lesions_of`. After SIGINT or SIGTERM the outputs hold the rows so far.
+
+    Raises:
+        ClickException: If a file has no decision.
     """
     selection = select_files(images)
     outputs.check([*selection.files, *settings_files])

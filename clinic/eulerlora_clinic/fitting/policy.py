@@ -203,7 +203,11 @@ class PolicyInputs:
 
 
 def check_classes(model: EulerLoRA, target: TargetClasses) -> None:
-    """Raises DataError for a model without one of the target classes."""
+    """Checks that a model has the target classes.
+
+    Raises:
+        DataError: If it lacks one of them.
+    """
     missing = [name for name in target.classes if name not in model.classes]
     if missing:
         raise DataError(

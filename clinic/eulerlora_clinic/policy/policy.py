@@ -661,7 +661,11 @@ def policy_of(content: Mapping[str, Any], name: str) -> Policy:
 
 
 def parse_policy(text: str, name: str) -> Policy:
-    """The policy in a TOML text; errors begin with `name`. Raises SettingsError."""
+    """The policy in a TOML text.
+
+    Raises:
+        SettingsError: For another text; it begins with `name`.
+    """
     try:
         return validated(Policy, toml_tables(text))
     except SettingsError as error:

@@ -270,7 +270,11 @@ def lesion_results(
 
 
 def decided(result: TriageResult, policy: Policy) -> TriageResult:
-    """The answer with the decision of another policy. Raises as `Policy.decide`."""
+    """The answer with the decision of another policy.
+
+    Raises:
+        PolicyError: As `Policy.decide`.
+    """
     decision = policy.decide(AnswerSummary(result.prediction), result.quality)
     return triage_result(result.prediction, result.quality, decision, policy, result.class_names)
 

@@ -67,12 +67,15 @@ def pretrain(
 
     The file's metadata holds the recipe, the data sets, top-1 accuracy on their test parts, the
     number of images processed, and the time. Each stage stores its state in `out` until the
-    backbone is written; `resume` continues from these states if recipe, seed and images are the
-    same, `restart` discards them; without either they are refused. So is a finished backbone, which
-    `resume` leaves as it is if its recipe and seed are the same, and `restart` replaces.
+    backbone is written; `resume` continues from these states and leaves a finished backbone as it
+    is, `restart` replaces both.
 
     `skip_bad`: skip unusable images and list them on stderr and in the metadata. `tracking`: of the
     stages' curves.
+
+    Raises:
+        SettingsError: For states or a backbone of another recipe, seed or images with `resume`, and
+            for any without both options.
     """
     states = [stage_state_file(out, index) for index in range(len(recipe.stages))]
     path = out / BACKBONE_FILE

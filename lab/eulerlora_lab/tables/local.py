@@ -109,13 +109,16 @@ def bound_to_caller(command: Sequence[str]) -> tuple[str, ...]:
 def train_all(runs: "Sequence[TableRun]", data: Path, devices: Sequence[str]) -> list[str]:
     """Trains the unfinished runs, one at a time on each device; resumes interrupted runs.
 
-    Other runs continue if a run fails or is locked by another program. KeyboardInterrupt and
-    SystemExit, which Ctrl-C and SIGTERM raise in `eulerlora`, interrupt all processes and wait
-    until they have saved their state; then they are raised again. A device listed twice has two
-    runs at a time; runs on "cpu" share its threads.
+    Other runs continue if a run fails or is locked by another program. A device listed twice has
+    two runs at a time; runs on "cpu" share its threads.
 
-    Returns one line for each run that failed, or that another program has locked and not finished
-    in the meantime.
+    Returns:
+        One line for each run that failed, or that another program has locked and not finished in
+        the meantime.
+
+    Raises:
+        KeyboardInterrupt: On Ctrl-C, when all processes have saved their state; on SIGTERM
+            SystemExit.
     """
     pending = [run for run in runs if run.status != "finished"]
     total, started = len(pending), 0

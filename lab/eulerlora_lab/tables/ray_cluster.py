@@ -48,6 +48,11 @@ RunEnd = tuple[str, str | None]
 
 
 def check_ray() -> None:
+    """Checks that Ray is installed.
+
+    Raises:
+        SettingsError: If it is not.
+    """
     if find_spec("ray") is None:
         raise SettingsError("--engine ray: expected ray; run pip install 'eulerlora-lab[ray]'")
 

@@ -196,6 +196,11 @@ class TableRun:
         return member_folders(self.recipe, self.out)
 
     def check(self) -> None:
+        """Checks that the checkpoints in the output folder are of these settings.
+
+        Raises:
+            DataError: If one is of others.
+        """
         for folder in self.checkpoints:
             if not (folder / CONFIG_FILE).exists():
                 continue
