@@ -305,7 +305,8 @@ UNDO = "undo"
 class RecordedDecision(WireModel):
     """What a person decided about an answer of `/triage`, after all that was recorded so far."""
 
-    request_id: Annotated[str, Field(description="That of the answer.")]
+    request_id: str
+    """That of the answer."""
     index: Index = None
     item_id: ItemId = None
     disposition: Disposition

@@ -126,9 +126,8 @@ class Threshold(Settings):
     """Null if it was not calibrated."""
     feature_distance: ScoreThreshold | None = None
     """Null if it was not calibrated."""
-    tolerance: Tolerance | None = optional(
-        None, description="Of each score alone; null if it was not computed."
-    )
+    tolerance: Tolerance | None = optional(None)
+    """Of each score alone; null if it was not computed."""
     label_shares: tuple[Probability, ...] | None = None
     """Share of the images with each label, in the order of the classes; null if it was not
     recorded.

@@ -47,7 +47,12 @@ _TOLERATED_ODDS_RATIO = 1.25
 
 @dataclass(frozen=True)
 class EventRate:
-    """The probability of an event among calibration pictures, and the highest tolerated one."""
+    """The probability of an event.
+
+    Attributes:
+        expected: Among calibration pictures.
+        tolerated: The highest tolerated one.
+    """
 
     expected: float
     tolerated: float
@@ -251,7 +256,12 @@ def is_audit_log(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class LogFile:
-    """The place of a file in an audit log: fields of its first record, and its last `mac`."""
+    """The place of a file in an audit log.
+
+    Attributes:
+        time: Of its first record, as `sequence` and `previous`.
+        last_mac: `mac` of its last record.
+    """
 
     time: str
     sequence: int
@@ -415,9 +425,11 @@ class LesionOutcome(IntEnum):
 
 @dataclass(frozen=True)
 class Promise:
-    """The tested hypothesis: a lesion of `classes` is missed with at most `tolerated`, in (0, 1).
+    """The tested hypothesis: a lesion of `classes` is missed with at most `tolerated`.
 
-    `confidence` is that of the test and of each bound.
+    Attributes:
+        tolerated: In (0, 1).
+        confidence: Of the test and of each bound.
     """
 
     classes: tuple[str, ...]

@@ -79,17 +79,18 @@ MAX_EXTENSIONS, EDGE = 2, 0.1
 class Arm:
     """What is trained: one adapter of rank 20, or what takes its place.
 
-    A `fitted` arm trains nothing: its method is fitted to the trained adapter of `lora`, with each
-    of the `options` on the first tuning seed, and with the best one in the table.
+    Attributes:
+        sampling: Draws in training.
+        dropout: Of the inputs of A, in training and in mode stoch.
+        whole: All weights are trained.
+        fitted: Trains nothing: its method is fitted to the trained adapter of `lora`.
+        options: Each is fitted on the first tuning seed; the table has the best one.
     """
 
     method: MethodSettings = DEFAULT_METHOD
     sampling: bool = False
-    """Draws in training."""
     dropout: float = 0.0
-    """Of the inputs of A, in training and in mode stoch."""
     whole: bool = False
-    """All weights are trained."""
     adapters: int = 1
     rank: int = 20
     rates: tuple[float, float] = (3e-4, 1e-3)
@@ -126,14 +127,16 @@ class Row:
     Each member is a run. It learns from its own loss, and its gradient is clipped by itself, so
     that a member does not depend on how many there are: smaller ensembles share those of larger
     ones.
+
+    Attributes:
+        samples: Per adapter; 0 is mode det.
+        tuned_as: The row whose rate and gain this one takes; itself if empty.
     """
 
     arm: str
     members: int = 1
     samples: int = 0
-    """Per adapter; 0 is mode det."""
     tuned_as: str = ""
-    """The row whose rate and gain this one takes; itself if empty."""
 
     @property
     def mode(self) -> str:
@@ -182,6 +185,12 @@ ORDER: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class Run:
+    """A training of one member.
+
+    Attributes:
+        option: Of the arm's options.
+    """
+
     stage: Literal["tuning", "claims", "repeat"]
     arm: str
     gain: float
@@ -189,7 +198,6 @@ class Run:
     seed: int
     member: int = 0
     option: int | None = None
-    """Of the arm's options."""
 
     @property
     def name(self) -> str:

@@ -227,11 +227,17 @@ def _numpy(values: Tensor) -> Floats:
 
 @dataclass(frozen=True)
 class _Criteria:
-    """What the rule looks at; differences are those from the embedded model, in mode stoch."""
+    """What the rule looks at; differences are those from the embedded model, in mode stoch.
 
-    ratio: float  # the median of ||B A|| / ||W0||
-    draws: float  # the standard deviation of a logit over draws
-    views: float  # over views
+    Attributes:
+        ratio: Median of ||B A|| / ||W0||.
+        draws: Standard deviation of a logit over draws.
+        views: Over views.
+    """
+
+    ratio: float
+    draws: float
+    views: float
     nll: float
     nll_difference: Estimate
     auroc_difference: Estimate

@@ -38,7 +38,11 @@ from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, W
 
 @dataclass(frozen=True)
 class FrozenBackbone(BackboneFile):
-    """A frozen backbone, its provenance, its input, and the name of its published weights."""
+    """A frozen backbone.
+
+    Attributes:
+        published: Name of its published weights, if it has such.
+    """
 
     published: str | None = None
 

@@ -66,13 +66,17 @@ def train_adapters(
 
 @dataclass(frozen=True)
 class _RecipeRun:
-    """The `FinishedRun` of a recipe."""
+    """The `FinishedRun` of a recipe.
+
+    Attributes:
+        batches: Of this process.
+    """
 
     network: AdaptedVisionTransformer
     recipe: AdapterRecipe
     images: ImageParts
     outliers: OodSet | None
-    batches: LoadedBatches  # of this process
+    batches: LoadedBatches
     accelerator: Accelerator
 
     @property

@@ -113,10 +113,14 @@ class DropoutBlock(ProjectedBlock):
 
     Elements are independent over rows, tokens, features and projections. Every call draws new ones,
     so that the block must not be computed again in a backward pass.
+
+    Attributes:
+        probability: Of dropping an element; the others are divided by 1 - probability.
+        generator: On the CPU.
     """
 
-    probability: float  # of dropping an element; the others are divided by 1 - probability
-    generator: Generator  # on the CPU
+    probability: float
+    generator: Generator
 
     def dropped(self, inputs: Tensor) -> Tensor:
         kept = torch.empty(inputs.shape).bernoulli_(1 - self.probability, generator=self.generator)
@@ -143,11 +147,17 @@ _DROPOUT, _NOISE, _VIEW_ORDER = 1, 2, 3
 
 @dataclass(frozen=True)
 class _AdapterDraw:
-    """The random input of a step."""
+    """The random input of a step.
 
-    row_draws: Callable[[int], RowDraws]  # of a number of images, image by image
-    block: Block  # computes one block; with dropout it draws further elements at every call
-    views: Generator  # draws the views of further images
+    Attributes:
+        row_draws: Of a number of images, image by image.
+        block: Computes one block; with dropout it draws further elements at every call.
+        views: Draws the views of further images.
+    """
+
+    row_draws: Callable[[int], RowDraws]
+    block: Block
+    views: Generator
 
 
 class AdapterObjective(Objective[_AdapterDraw]):

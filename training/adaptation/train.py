@@ -90,15 +90,21 @@ REPORT = "report"
 
 @dataclass(frozen=True)
 class _SharedRun:
-    """What the members of a run share; a run of one network or set of adapters has one member."""
+    """What the members of a run share; a run of one network or set of adapters has one member.
+
+    Attributes:
+        frozen: The backbone before the training.
+        pretrained: Images of the data set with which it was pretrained.
+        folders: Of the members' checkpoints.
+    """
 
     recipe: AdapterRecipe
-    frozen: FrozenBackbone  # the backbone before the training
+    frozen: FrozenBackbone
     images: ImageParts
     ood: Sequence[OodSet]
     outliers: OodSet | None
-    pretrained: Sequence[LabelledImage]  # images of the data set with which it was pretrained
-    folders: Sequence[Path]  # of the members' checkpoints
+    pretrained: Sequence[LabelledImage]
+    folders: Sequence[Path]
     accelerator: Accelerator
     resume: bool
     tracking: Tracking | None

@@ -19,7 +19,12 @@ FEATURES, OOD = "feature means", "OOD thresholds"
 
 @dataclass(frozen=True)
 class FittedPart:
-    """A part of a calibration, with what a fit needs and what the images have, in `unit`."""
+    """A part of a calibration.
+
+    Attributes:
+        needed: What a fit needs, in `unit`.
+        available: What the images have, in `unit`.
+    """
 
     part: str
     needed: int

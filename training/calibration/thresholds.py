@@ -69,14 +69,19 @@ class TemperatureFit:
 
     The logits are divided by one number, which changes probabilities but no top label of a
     trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017).
+
+    Attributes:
+        fitted: The most probable temperature.
+        improvement: By how much it lowers the NLL of a lesion (or other `unit`) below that at
+            `current`, in nats; the mean over lesions of groups that were not in its fit.
+        standard_error: Of this mean, over groups.
+        current: The temperature that stays unless the fitted one helps.
     """
 
-    fitted: float  # the most probable temperature
+    fitted: float
     improvement: float
-    """By how much it lowers the NLL of a lesion (or other `unit`) below that at `current`, in nats;
-    the mean over lesions of groups that were not in its fit."""
-    standard_error: float  # of this mean, over groups
-    current: float  # the temperature that stays unless the fitted one helps
+    standard_error: float
+    current: float
     unit: Unit
 
     @property
@@ -310,10 +315,12 @@ def precision_changes(
 
 @dataclass(frozen=True)
 class CoverageSettings:
-    """The coverages of the prediction sets to calibrate, in (0, 1), none by default.
+    """The prediction sets to calibrate.
 
-    With `always_include_rare`, a class with too few units for a coverage is in every set;
-    otherwise it is an error.
+    Attributes:
+        coverages: In (0, 1).
+        always_include_rare: A class with too few units for a coverage is in every set; otherwise it
+            is an error.
     """
 
     coverages: tuple[float, ...] = ()

@@ -61,10 +61,12 @@ Reason = str
 class _LeftOut:
     """What a folder or archive has beside its images; counted while it is read.
 
-    Images are counted by the hidden or system folder that they are in.
+    Attributes:
+        others: Number of files by kind.
+        hidden: Number of images by the hidden or system folder that they are in.
     """
 
-    others: Counter[str] = field(default_factory=Counter)  # number of files by kind
+    others: Counter[str] = field(default_factory=Counter)
     hidden: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -74,11 +76,15 @@ class _LeftOut:
 
 @dataclass(frozen=True)
 class DecodedImages:
-    """The images of a folder or archive by name."""
+    """The images of a folder or archive by name.
+
+    Attributes:
+        digests: `oriented_digest` of good images.
+    """
 
     sources: Mapping[str, ImageSource]
     bad: Mapping[str, Reason]
-    digests: Mapping[str, int] = field(default_factory=dict)  # `oriented_digest` of good images
+    digests: Mapping[str, int] = field(default_factory=dict)
     left_out: _LeftOut = field(default_factory=_LeftOut)
 
     @property

@@ -175,13 +175,21 @@ _Pair = tuple[PlacedImage, PlacedImage]
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What a check of a data set has found."""
+    """What a check of a data set has found.
 
-    in_classes: Sequence[_Pair]  # pairs of images with equal pixels in two classes
-    in_parts: Sequence[_Pair]  # such pairs in two parts
-    repeated: Sequence[_Pair]  # such pairs in one part and class, which are one group
-    similar: Sequence[_Pair]  # of nearly the same image, also turned, in two classes or parts
-    small: Sequence[PlacedImage]  # images with a side below that of the network's input
+    Attributes:
+        in_classes: Pairs of images with equal pixels in two classes.
+        in_parts: Such pairs in two parts.
+        repeated: Such pairs in one part and class, which are one group.
+        similar: Pairs of nearly the same image, also turned, in two classes or parts.
+        small: Images with a side below that of the network's input.
+    """
+
+    in_classes: Sequence[_Pair]
+    in_parts: Sequence[_Pair]
+    repeated: Sequence[_Pair]
+    similar: Sequence[_Pair]
+    small: Sequence[PlacedImage]
 
     @property
     def pairs(self) -> Mapping[str, Sequence[_Pair]]:

@@ -23,7 +23,11 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Identifiers:
-    """The identifier for every cell of a column; None for a missing one."""
+    """The identifiers in a column.
+
+    Attributes:
+        by_cell: For every cell; None for a missing one.
+    """
 
     by_cell: Mapping[str, str | None]
     notes: Sequence[str] = ()

@@ -124,14 +124,20 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class ImageParts:
-    """A labelled data set, split."""
+    """A labelled data set, split.
 
-    name: str  # title in reports, with the split
+    Attributes:
+        name: Title in reports, with the split.
+        parts: Train, validation and calibration (not in every split), and test.
+        skipped: Reasons by name of image or row.
+        notes: Remarks for the user.
+    """
+
+    name: str
     classes: tuple[ClassName, ...]
-    # train, validation and calibration (not in every split), and test
     parts: Mapping[str, Sequence[LabelledImage]]
-    skipped: Mapping[str, str] = field(default_factory=dict)  # reasons by name of image or row
-    notes: tuple[str, ...] = ()  # remarks for the user
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -145,16 +151,23 @@ class ImageParts:
 
 @dataclass(frozen=True)
 class OodSet:
-    """Images beside those of the data set: out-of-distribution images of an evaluation, outliers of
-    a training, or unlabelled images of a pretraining.
+    """Images beside those of the data set, with fields as in `ImageParts`.
+
+    They are out-of-distribution images of an evaluation, outliers of a training, or unlabelled
+    images of a pretraining.
+
+    Attributes:
+        images: Those of none of the classes are labelled OUTSIDE.
+        group: How out-of-distribution images differ (`OodSettings`).
+        generated: False for those of a folder or archive.
     """
 
-    name: str  # as in `ImageParts`
-    images: Sequence[LabelledImage]  # those of none of the classes are labelled OUTSIDE
-    skipped: Mapping[str, str] = field(default_factory=dict)  # as in `ImageParts`
-    group: OodGroup = "far"  # how out-of-distribution images differ (`OodSettings`)
-    generated: bool = False  # True for generated pictures, False for those of a folder or archive
-    notes: tuple[str, ...] = ()  # as in `ImageParts`
+    name: str
+    images: Sequence[LabelledImage]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    group: OodGroup = "far"
+    generated: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def pixel_batches(

@@ -64,25 +64,43 @@ def part_of(name: str) -> Part | None:
 
 @dataclass(frozen=True)
 class ImageLabel:
-    name: str  # relative to the folder
+    """The label of an image.
+
+    Attributes:
+        name: Relative to the folder.
+        place: What states the label, such as "labels.csv line 3".
+        cluster: The group, such as a patient, if known; else the lesion.
+        lesion: With its group, which may number its lesions from 1; if known.
+        part: If stated.
+        attributes: By column of the table.
+    """
+
+    name: str
     label: str
-    place: str  # what states the label, such as "labels.csv line 3"
-    cluster: str | None = None  # the group, such as a patient, if known; else the lesion
-    lesion: str | None = None  # with its group, which may number its lesions from 1; if known
-    part: Part | None = None  # if stated
-    attributes: Mapping[str, str] = field(default_factory=dict)  # by column of the table
+    place: str
+    cluster: str | None = None
+    lesion: str | None = None
+    part: Part | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of the images in a folder or archive."""
+    """The labels of the images in a folder or archive.
+
+    Attributes:
+        table: The file in the folder that states them; None if folders do.
+        notes: Remarks for the user.
+        ignored: Number of rows that are left out because of their label.
+        masks: Names of pictures that are left out as masks of others.
+    """
 
     folder: Path
-    table: Path | None  # the file in the folder that states them; None if folders do
+    table: Path | None
     rows: Sequence[ImageLabel]
-    notes: tuple[str, ...] = ()  # remarks for the user
-    ignored: int = 0  # rows that are left out because of their label
-    masks: Collection[str] = ()  # names of pictures that are left out as masks of others
+    notes: tuple[str, ...] = ()
+    ignored: int = 0
+    masks: Collection[str] = ()
 
     @property
     def path(self) -> Path:

@@ -91,10 +91,14 @@ class OutlierSettings(Settings):
 
 
 class UnlabelledData(Settings):
-    """Images without labels, for the contrastive loss; their views are those of `cameras`."""
+    """Images without labels, for the contrastive loss; their views are those of `cameras`.
+
+    Attributes:
+        kind: `images` for any images, or a published data set, whose train part is used without
+            labels.
+        path: A folder or an archive in the data directory.
+    """
 
     kind: _ImagesKind
-    """`images` for any images, or a published data set, whose train part is used without labels."""
     path: str = "."
-    """A folder or an archive in the data directory."""
     split: Split = "lesion"

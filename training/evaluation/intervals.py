@@ -57,9 +57,10 @@ Estimates = Mapping[str, Estimate | None]
 
 @dataclass(frozen=True)
 class Proportion:
-    """hits of images, which show `clusters` lesions or other independent units.
+    """A share of images, with its two-sided 95% confidence interval by `proportion`.
 
-    `low` and `high` are the two-sided 95% confidence interval of the share, by `proportion`.
+    Attributes:
+        clusters: Number of lesions or other independent units that the images show.
     """
 
     hits: int
@@ -242,9 +243,11 @@ def _percentile_estimate(values: Floats) -> Estimate | None:
 class ToleranceBound:
     """A threshold that at least `share` of new units reach, with `confidence`.
 
-    It is the value of the unit at rank `misses` of `units`, counted from the lowest one, from
-    `groups` independent groups. `effective` is the number of independent units with the same
-    information, which is that of the units if each is a group.
+    Attributes:
+        threshold: Value of the unit at rank `misses`, counted from the lowest one.
+        units: Their number.
+        groups: Number of independent groups of them.
+        effective: Number of independent units with the same information.
     """
 
     threshold: float

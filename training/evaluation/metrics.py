@@ -33,12 +33,19 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class CalibrationBins:
-    """Images by the probability of their predicted label, in equal-width bins."""
+    """Images by the probability of their predicted label, in equal-width bins.
 
-    edges: Floats  # (bins + 1,), from 0 to 1; the other fields are (bins,)
-    images: Ints  # number of images
-    correct: Ints  # number of correct labels
-    confidence: Floats  # sum of the top probabilities
+    Attributes:
+        edges: (bins + 1,), from 0 to 1; the other fields are (bins,).
+        images: Number of images.
+        correct: Number of correct labels.
+        confidence: Sum of the top probabilities.
+    """
+
+    edges: Floats
+    images: Ints
+    correct: Ints
+    confidence: Floats
 
 
 def log_mean_probability(log_probabilities: Tensor) -> Tensor:
@@ -250,11 +257,13 @@ def _bin_indices(confidence: Floats) -> Ints:
 class RiskCoverage:
     """Selective prediction at each threshold on a score, highest threshold first.
 
-    Both fields are (resamples, distinct scores).
+    Attributes:
+        accepted: (resamples, distinct scores), number of images with at least that score.
+        errors: How many of them have a wrong label; the last column covers all images.
     """
 
-    accepted: Floats  # number of images with at least that score
-    errors: Floats  # how many of them have a wrong label; the last column covers all images
+    accepted: Floats
+    errors: Floats
 
     @property
     def coverage(self) -> Floats:

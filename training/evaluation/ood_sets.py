@@ -39,10 +39,13 @@ class GeneratedSet:
 
     Installed distributions add sets: an entry point of the group `eulerlora.ood_sets` names a
     mapping of them.
+
+    Attributes:
+        images: Makes them from the test part.
     """
 
     group: OodGroup
-    images: Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]  # from the test part
+    images: Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
 
 
 def generated_sets() -> dict[str, GeneratedSet]:

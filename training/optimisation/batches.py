@@ -21,7 +21,12 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of every batch that one process gets: image `index` and every `count`-th after."""
+    """The part of every batch that one process gets.
+
+    Attributes:
+        index: Of its first image.
+        count: Of processes; it gets every `count`-th image after the first.
+    """
 
     index: int = 0
     count: int = 1

@@ -42,15 +42,22 @@ from training.recipe.schema import Recipe
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run after a number of optimiser steps."""
+    """Progress of a run after a number of optimiser steps.
+
+    Attributes:
+        waited_s: The part of `seconds` spent waiting for data.
+        epoch_loss: Sum of the losses of the current epoch's `epoch_steps` steps.
+        loss_by_epoch: Means of the finished epochs.
+        precision: Of all steps of the run; None before the first.
+    """
 
     step: int = 0
     seconds: float = 0.0
-    waited_s: float = 0.0  # the part of `seconds` spent waiting for data
-    epoch_loss: float = 0.0  # sum of the losses of the current epoch's `epoch_steps` steps
+    waited_s: float = 0.0
+    epoch_loss: float = 0.0
     epoch_steps: int = 0
-    loss_by_epoch: Sequence[float] = ()  # means of the finished epochs
-    precision: Precision | None = None  # of all steps of the run; None before the first
+    loss_by_epoch: Sequence[float] = ()
+    precision: Precision | None = None
 
     @property
     def mean_loss(self) -> float:
@@ -206,14 +213,16 @@ Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]
 class Tracking:
     """What records the curves of a run.
 
-    `folder` is that of TensorBoard's and Weights & Biases' files; the other trackers write where
-    their environment variables say.
+    Attributes:
+        folder: Of TensorBoard's and Weights & Biases' files; the other trackers write where their
+            environment variables say.
+        settings: The keys of its recipe.
     """
 
     trackers: tuple[Tracker, ...]
     folder: Path
     run: str
-    settings: Mapping[str, Any] = field(default_factory=dict)  # the keys of its recipe
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Checks that the module of every tracker is installed.
@@ -231,16 +240,25 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Run:
-    """Where and how an optimisation runs."""
+    """Where and how an optimisation runs.
+
+    Attributes:
+        seed: Of the data's order, the augmentation and the objective's draws.
+        recipe: All settings that the run depends on; its state continues no other.
+        state: The file that stores the state of the unfinished run.
+        data_digest: Of its images; its state continues no other.
+        resume: From that file, if it exists.
+        name: Prefix of progress lines.
+    """
 
     accelerator: Accelerator
-    seed: int  # of the data's order, the augmentation and the objective's draws
-    recipe: Settings  # all settings that the run depends on; its state continues no other
-    state: Path  # the file that stores the state of the unfinished run
-    data_digest: str = ""  # of its images, likewise
-    resume: bool = False  # from that file, if it exists
-    tracking: Tracking | None = None  # of the training curves
-    name: str = ""  # prefix of progress lines
+    seed: int
+    recipe: Settings
+    state: Path
+    data_digest: str = ""
+    resume: bool = False
+    tracking: Tracking | None = None
+    name: str = ""
 
     @property
     def shard(self) -> Shard:
@@ -249,12 +267,21 @@ class Run:
 
 @dataclass(frozen=True)
 class RunResult:
+    """The outcome of a run.
+
+    Attributes:
+        precision: Of the forward pass.
+        images_per_second: Over all processes.
+        waiting_share: Fraction of the time spent waiting for data.
+        loss_by_epoch: Means over the steps.
+    """
+
     steps: int
-    precision: Precision  # of the forward pass
+    precision: Precision
     seconds: float
-    images_per_second: float  # over all processes
-    waiting_share: float  # fraction of the time spent waiting for data
-    loss_by_epoch: Sequence[float]  # means over the steps
+    images_per_second: float
+    waiting_share: float
+    loss_by_epoch: Sequence[float]
 
 
 def accelerator_on(device: torch.device) -> Accelerator:

@@ -20,38 +20,48 @@ _ARCHIVES = Path(__file__).parents[1] / "archives"
 
 
 class _Attribute(Settings):
-    """A column of an archive's table that describes pictures."""
+    """A column of an archive's table that describes pictures.
+
+    Attributes:
+        values: Words by cell; other cells are unknown. If empty, the cells are the words.
+    """
 
     column: NonEmpty
-    """Name of the column."""
     values: Mapping[NonEmpty, NonEmpty] = {}
-    """Words by cell; other cells are unknown. If empty, the cells are the words."""
 
 
 class _ArchiveTable(Settings):
-    """A table in an archive that says more of its pictures."""
+    """A table in an archive that says more of its pictures.
+
+    Attributes:
+        file: Name of the CSV file, in any folder of the archive.
+        picture: Column with the names of the pictures, without folder and suffix.
+        attributes: Columns by the name of the attribute, such as "skin type".
+    """
 
     file: NonEmpty
-    """Name of the CSV file, in any folder of the archive."""
     picture: NonEmpty
-    """Column with the names of the pictures, without folder and suffix."""
     attributes: Annotated[Mapping[NonEmpty, _Attribute], Field(min_length=1)]
-    """Columns by the name of the attribute, such as "skin type"."""
 
 
 class ArchiveLabels(Settings):
-    title: NonEmpty
-    """Name of the archive in reports."""
-    labels: Annotated[Mapping[NonEmpty, NonEmpty], Field(min_length=1)]
-    """Class by label."""
-    outside: tuple[NonEmpty, ...] = ()
-    """Labels of target lesions of none of the classes."""
-    lesion: str | None = None
-    """Regular expression that finds the lesion in the name of a picture, as its first group, and in
-    one named `group`, if any, the patient; None if every picture shows another lesion.
+    """How the pictures of an archive are labelled.
+
+    Attributes:
+        title: Name of the archive in reports.
+        labels: Class by label.
+        outside: Labels of target lesions of none of the classes.
+        lesion: Regular expression that finds the lesion in the name of a picture, as its first
+            group, and in one named `group`, if any, the patient; None if every picture shows
+            another lesion.
+        table: By whose attributes the performance is also stated.
     """
+
+    title: NonEmpty
+    labels: Annotated[Mapping[NonEmpty, NonEmpty], Field(min_length=1)]
+    outside: tuple[NonEmpty, ...] = ()
+    lesion: str | None = None
     table: _ArchiveTable | None = None
-    """By whose attributes the performance is also stated."""
 
     @field_validator("lesion")
     @classmethod

@@ -194,7 +194,11 @@ def _with_overrides(tables: _Tables, overrides: Sequence[str]) -> _Tables:
 
 @dataclass(frozen=True)
 class RecipeKey:
-    """A key of a recipe, such as `training.epochs`, with its default as in TOML."""
+    """A key of a recipe, such as `training.epochs`.
+
+    Attributes:
+        default: As in TOML.
+    """
 
     name: str
     default: str

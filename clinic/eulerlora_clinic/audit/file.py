@@ -48,7 +48,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ChainEnd:
-    """The end of a chain: its number of lines, and the `mac` of the last one."""
+    """The end of a chain.
+
+    Attributes:
+        lines: Its number of lines.
+        mac: Of the last one.
+    """
 
     lines: int = 0
     mac: str = FIRST_PREVIOUS

@@ -47,7 +47,11 @@ _CANCELLED = RowProblem("not_asked", "the run ended before its result")
 
 @dataclass(frozen=True)
 class Session:
-    """The settings that all requests of a run share; `policy` of None takes that of the service."""
+    """The settings that all requests of a run share.
+
+    Attributes:
+        policy: None for that of the service.
+    """
 
     url: str
     key: str | None

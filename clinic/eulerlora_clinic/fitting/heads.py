@@ -40,7 +40,13 @@ _MAX_ITERATIONS = 200
 
 @dataclass(frozen=True)
 class HeadChange:
-    """A change of all heads: a, D (classes, width) and d (classes,), float64."""
+    """A change of all heads: a, D and d in float64.
+
+    Attributes:
+        factor: a.
+        weight: D, (classes, width).
+        bias: d, (classes,).
+    """
 
     factor: float
     weight: Tensor

@@ -367,17 +367,21 @@ def fit_policy(
 
 @dataclass(frozen=True)
 class _ThresholdFit:
-    """The thresholds of one precision; `urgent` is None if none is established."""
+    """The thresholds of one precision.
+
+    Attributes:
+        urgent: None if none is established.
+        lowest: Scores of the critical lesions by their lowest image.
+        highest: Scores of all lesions by their highest image.
+        of_target: True for a target lesion, as `highest`.
+    """
 
     routine: float
     of_routine: ThresholdEvidence
     urgent: float | None
     lowest: Floats
-    """Scores of the critical lesions by their lowest image."""
     highest: Floats
-    """Scores of all lesions by their highest image."""
     of_target: Bools
-    """True for a target lesion, as `highest`."""
 
 
 def _fit_thresholds(

@@ -218,7 +218,11 @@ class TargetRules(TargetClasses):
 
 
 class UncertaintyRules(Settings):
-    """An image is referred if its predictive entropy, in nats, is at least `entropy_nats`."""
+    """When an image is referred for its uncertainty.
+
+    Attributes:
+        entropy_nats: Predictive entropy, at least.
+    """
 
     entropy_nats: Positive
 
@@ -433,7 +437,11 @@ class Evidence(Settings):
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision of a policy on one image; `reasons` is empty if and only if it is routine."""
+    """The decision of a policy on one image.
+
+    Attributes:
+        reasons: Empty if and only if it is routine.
+    """
 
     disposition: Disposition
     reasons: tuple[Reason, ...]

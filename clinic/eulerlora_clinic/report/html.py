@@ -42,7 +42,8 @@ _TOKENS = "service/page/tokens.css"
 class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
-    `trajectories` is 0 for samples="auto", where the number differs between images.
+    Attributes:
+        trajectories: 0 for samples="auto", where the number differs between images.
     """
 
     model: str
@@ -222,7 +223,10 @@ _GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 class ClassBar:
     """One class: its probability as a bar, the probability of each trajectory as a point.
 
-    Lowest and highest are over trajectories, None without them; `points` is SVG path data.
+    Attributes:
+        lowest: Over trajectories; None without them.
+        highest: Likewise.
+        points: SVG path data.
     """
 
     name: str
@@ -239,7 +243,12 @@ class ClassBar:
 
 @dataclass(frozen=True)
 class EntropySplit:
-    """The entropy within and between trajectories, relative to the maximum; at most 100 in sum."""
+    """The entropy of the trajectories, relative to the maximum; at most 100 in sum.
+
+    Attributes:
+        expected: Within trajectories.
+        mutual: Between trajectories.
+    """
 
     expected: float
     mutual: float

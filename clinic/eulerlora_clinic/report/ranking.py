@@ -22,7 +22,12 @@ from eulerlora_contract.answers import (
 
 @dataclass(frozen=True)
 class RowProblem:
-    """Why a file has no result: a code for programs, and a text for people."""
+    """Why a file has no result.
+
+    Attributes:
+        code: For programs.
+        detail: For people.
+    """
 
     code: str
     detail: str

@@ -23,7 +23,10 @@ from eulerlora_lab.benchmarks.workload import Engine, Plan, Workload, random_net
 class CompiledEngine:
     """An engine in bfloat16 that is ready for every row count.
 
-    row_counts: to which passes are padded. graphs: that torch compiled. seconds: that it took.
+    Attributes:
+        row_counts: To which passes are padded.
+        graphs: Number of graphs that torch compiled.
+        seconds: That this took.
     """
 
     run: Engine

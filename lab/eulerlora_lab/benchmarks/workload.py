@@ -133,9 +133,11 @@ class Plan:
 class Workload:
     """Stochastic trajectories of images, in the layouts of both sides of a comparison.
 
-    images: (n, 3, image_size, image_size). unstacked: (trajectories, n, blocks, 4, rank),
-    coefficients on the directions of each trajectory's adapter. draws: the same on the stacked
-    directions of all adapters, of every row.
+    Attributes:
+        images: (n, 3, image_size, image_size).
+        unstacked: (trajectories, n, blocks, 4, rank), coefficients on the directions of each
+            trajectory's adapter.
+        draws: The same on the stacked directions of all adapters, of every row.
     """
 
     network: AdaptedVisionTransformer

@@ -449,17 +449,26 @@ class _RecordingBlock(ProjectedBlock):
 
 @dataclass(frozen=True)
 class _Factors:
-    """Kronecker factors of a matrix for every adapter: of its rows and of its columns."""
+    """Kronecker factors of a matrix for every adapter.
 
-    left: Tensor  # (..., rows, rows)
-    right: Tensor | None  # (..., columns, columns); None for a vector
+    Attributes:
+        left: (..., rows, rows).
+        right: (..., columns, columns); None for a vector.
+    """
+
+    left: Tensor
+    right: Tensor | None
 
 
 @dataclass(frozen=True)
 class _Law(_Factors):
-    """The eigenvectors of both factors, and the curvature of each element in these bases."""
+    """The eigenvectors of both factors, and the curvature in these bases.
 
-    curvature: Tensor  # (..., rows, columns)
+    Attributes:
+        curvature: (..., rows, columns).
+    """
+
+    curvature: Tensor
 
 
 def _kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, _Factors]:

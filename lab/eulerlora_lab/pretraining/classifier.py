@@ -26,7 +26,12 @@ _BLOCK = re.compile(r"backbone\.encoder\.layers\.encoder_layer_(\d+)\.")
 
 
 class ClassifierOutput(NamedTuple):
-    """Logits (n, all classes), and embeddings (n, 128) for the contrastive loss."""
+    """The output for n images.
+
+    Attributes:
+        logits: (n, all classes).
+        embeddings: (n, 128), for the contrastive loss.
+    """
 
     logits: Tensor
     embeddings: Tensor

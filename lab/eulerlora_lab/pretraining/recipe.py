@@ -14,40 +14,42 @@ PretrainingView = Literal["natural", "cameras", "half-cameras"]
 
 
 class PretrainingData(DataSettings):
-    """A labelled data set with a head of its own; pretraining uses its train part."""
+    """A labelled data set with a head of its own; pretraining uses its train part.
+
+    Attributes:
+        views: `natural` for crops and horizontal flips, `cameras` for images as other cameras take
+            them, `half-cameras` for such views of half of the images, which `training.augmentation`
+            of an adapter recipe calls `cameras`.
+    """
 
     views: PretrainingView = "natural"
-    """`natural` for crops and horizontal flips, `cameras` for images as other cameras take them,
-    `half-cameras` for such views of half of the images, which `training.augmentation` of an adapter
-    recipe calls `cameras`.
-    """
 
 
 class PretrainingStage(OptimisationSettings):
-    """A stage of pretraining at one image size; positions are interpolated between stages."""
+    """A stage of pretraining at one image size; positions are interpolated between stages.
+
+    Attributes:
+        repeats: How often an epoch contains the images of each set, first of `data`, then of
+            `unlabelled`; empty for once. 0 omits a set.
+        contrast_weight: Loss weight of a view of an unlabelled image; that of a labelled one is 1.
+        layer_decay: Factor of the learning rate from each block to the one before it (timm's
+            `layer_decay`); the embeddings come before the first block, and the final norm has the
+            full rate.
+        head_learning_rate: Peak rate of the heads and the projection; None: `learning_rate`.
+        stochastic_depth: Probability of dropping a branch of the last block; it grows linearly from
+            0 in the first block.
+        ema_decay: Decay of the weights' moving average, which is the result of the stage; 0 uses
+            the last weights.
+    """
 
     image_size: PositiveInt
     repeats: tuple[Count, ...] = ()
-    """How often an epoch contains the images of each set, first of `data`, then of `unlabelled`;
-    empty for once. 0 omits a set.
-    """
     contrast_weight: Positive = 0.5
-    """Loss weight of a view of an unlabelled image; a labelled image has weight 1."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor of the learning rate from each block to the one before it (timm's `layer_decay`);
-    the embeddings come before the first block, and the final norm has the full rate.
-    """
     head_learning_rate: Positive | None = None
-    """Peak rate of the heads and the projection; None: `learning_rate`."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     stochastic_depth: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability of dropping a branch of the last block; it grows linearly from 0 in the first
-    block.
-    """
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    """Decay of the weights' moving average, which is the result of the stage; 0 uses the last
-    weights.
-    """
 
     @model_validator(mode="after")
     def _draws_depth_once_per_batch(self) -> Self:
@@ -58,6 +60,11 @@ class PretrainingRecipe(Recipe):
     """Trains a backbone on all data sets together: from scratch, or from the weights of a file.
 
     Supervised on `data`; contrastive on `unlabelled`, where two views of an image are one class.
+
+    Attributes:
+        backbone: The shape of a backbone that is trained from scratch.
+        start: A backbone file in the data directory, whose weights, shape and normalisation the
+            first stage starts from.
     """
 
     data: Annotated[
@@ -65,11 +72,7 @@ class PretrainingRecipe(Recipe):
     ]
     unlabelled: tuple[UnlabelledData, ...] = ()
     backbone: BackboneSettings | None = None
-    """The shape of a backbone that is trained from scratch."""
     start: str | None = None
-    """A backbone file in the data directory, whose weights, shape and normalisation the first stage
-    starts from.
-    """
     stages: Annotated[tuple[PretrainingStage, ...], Field(min_length=1)]
 
     @property

@@ -133,11 +133,17 @@ def stage_state_file(out: Path, stage: int) -> Path:
 
 @dataclass(frozen=True)
 class PretrainingSet:
-    """The images of a set and how a run shows them."""
+    """The images of a set and how a run shows them.
 
-    images: Sequence[LabelledImage]  # with labels as in `mixed_batches`
-    views: PretrainingView  # as in `PretrainingData`
-    shown: int = 1  # views of an image in a batch
+    Attributes:
+        images: With labels as in `mixed_batches`.
+        views: As in `PretrainingData`.
+        shown: Views of an image in a batch.
+    """
+
+    images: Sequence[LabelledImage]
+    views: PretrainingView
+    shown: int = 1
 
 
 @dataclass(frozen=True)

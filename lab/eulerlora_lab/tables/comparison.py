@@ -62,24 +62,29 @@ class EndpointResult:
     """A metric of `arm` minus that of `minus`, for each seed in `by_seed`.
 
     Attributes:
+        low: With `high`, the 95% confidence interval.
+        p: Two-sided.
         adjusted_p: Corrected by Holm over all secondary endpoints; None for the primary one.
         detectable: The difference, of either sign, that is significant with a probability of POWER;
             its level is LEVEL for the primary endpoint and LEVEL divided by the number of secondary
             endpoints for each of these (the first step of Holm).
+        seeds_error: Standard error from seeds.
+        lesions_error: Standard error from lesions.
+        freedom: Degrees of freedom of both together.
     """
 
     metric: str
     arm: str
     minus: str
     difference: float
-    low: float  # with `high`, the 95% confidence interval
+    low: float
     high: float
-    p: float  # two-sided
+    p: float
     adjusted_p: float | None
     detectable: float
-    seeds_error: float  # standard error from seeds
-    lesions_error: float  # standard error from lesions
-    freedom: float  # degrees of freedom of both together
+    seeds_error: float
+    lesions_error: float
+    freedom: float
     by_seed: tuple[float, ...]
 
     @property
@@ -102,14 +107,21 @@ class TableComparison:
 
 @dataclass(frozen=True)
 class StoredPredictions:
-    """Predictions of a run for the images of a set in one mode."""
+    """Predictions of a run for n images of a set in one mode.
+
+    Attributes:
+        clusters: (n,).
+        labels: (n,) class indices, -1 for none.
+        probabilities: (n, classes).
+        scores: (n,) OOD scores, high in distribution.
+    """
 
     group: str
-    names: tuple[str, ...]  # of n images
-    clusters: tuple[str, ...]  # of n images
-    labels: Ints  # (n,) class indices, -1 for none
-    probabilities: Floats  # (n, classes)
-    scores: Mapping[ScoreName, Floats]  # (n,) OOD scores, high in distribution
+    names: tuple[str, ...]
+    clusters: tuple[str, ...]
+    labels: Ints
+    probabilities: Floats
+    scores: Mapping[ScoreName, Floats]
 
 
 def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | None:

@@ -37,7 +37,11 @@ _VARIABLES = (
 
 @dataclass(frozen=True)
 class TrainingCommand:
-    """The training of a run: its name, command line and log, and the last file that it writes."""
+    """The training of a run.
+
+    Attributes:
+        report: The last file that it writes.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -47,7 +51,11 @@ class TrainingCommand:
 
 @dataclass(frozen=True)
 class TrainingProcess:
-    """The process of a training; its output is in the log from byte `log_offset` on."""
+    """The process of a training.
+
+    Attributes:
+        log_offset: First byte of its output in the log.
+    """
 
     training: TrainingCommand
     process: subprocess.Popen[bytes]

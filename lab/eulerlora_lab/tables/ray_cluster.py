@@ -35,11 +35,16 @@ if TYPE_CHECKING:  # an extra; imports torch
 
 @dataclass(frozen=True)
 class RunResources:
-    """What a run reserves: `cpus` of a machine, and one GPU if the device is cuda."""
+    """What a run reserves of a machine.
 
-    device: Literal["cpu", "cuda"] | None = None  # None for cuda if the cluster has a GPU, else cpu
+    Attributes:
+        device: One GPU if it is cuda; None for cuda if the cluster has a GPU, else cpu.
+        lock_wait_s: Longest wait for another program to release a run: it saves its state, and NFS
+            keeps its lock.
+    """
+
+    device: Literal["cpu", "cuda"] | None = None
     cpus: int = 1
-    # longest wait for another program to release a run: it saves its state, and NFS keeps its lock
     lock_wait_s: float = 120.0
 
 

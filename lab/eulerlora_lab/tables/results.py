@@ -261,15 +261,21 @@ class _Cost:
     """The cost of a run, of all members of an ensemble together.
 
     Operations are those of the matrix products; a product and its addition are two.
+
+    Attributes:
+        parameters: Trained, with the heads.
+        rows_per_answer: Passes of a row (an image in one trajectory) for the answer to one image.
+        steps: With rows and flops, of the training without what is fitted after it.
+        seconds: As measured on its hardware.
     """
 
-    parameters: int  # trained, with the heads
-    rows_per_answer: int  # passes of a row (an image in one trajectory) for the answer to one image
+    parameters: int
+    rows_per_answer: int
     answer_flops: float
-    steps: int  # with rows and flops, of the training without what is fitted after it
+    steps: int
     rows: int
     flops: float
-    seconds: float  # as measured on its hardware
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -29,16 +29,22 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 class TableRow(Settings):
-    """A row of a table: a variant of the recipe in one mode, or published results alone."""
+    """A row of a table: a variant of the recipe in one mode, or published results alone.
+
+    Attributes:
+        variant: With mode, None for a row that has published results alone.
+        paper: Mean and standard deviation over seeds by metric, shares of images in percent.
+        source: Publication that the paper quotes them from; empty for results of its own.
+        note: Printed below the table.
+    """
 
     method: str
-    variant: str | None = None  # with mode, None for a row that has published results alone
+    variant: str | None = None
     mode: Mode | None = None
     samples: PositiveInt = 1
-    # mean and standard deviation over seeds by metric, shares of images in percent
     paper: dict[str, tuple[float, float]] = {}
-    source: str = ""  # publication that the paper quotes them from; empty for results of its own
-    note: str = ""  # printed below the table
+    source: str = ""
+    note: str = ""
 
     @model_validator(mode="after")
     def _has_results(self) -> Self:
@@ -67,7 +73,8 @@ class Arm(Settings):
 class ReferenceRow(Settings):
     """An arm that all other rows are compared with.
 
-    With scores in `ood`, their mean AUROC against far and against near sets is compared too.
+    Attributes:
+        ood: Scores whose mean AUROC against far and against near sets is compared too.
     """
 
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -84,18 +91,23 @@ class Difference(ReferenceRow):
 class ResultTable(Settings):
     """A table of runs: one recipe with variants and seeds.
 
-    Endpoints are fixed before the runs: primary is one difference of one metric, if any. All
-    metrics of secondary, and of every other row minus that of reference, are one family for the
-    correction for multiple tests. `all_ood` also prints the AUROC of the MSP and of the feature
-    distance on all out-of-distribution sets.
+    Endpoints are fixed before the runs. All metrics of `secondary`, and of every other row minus
+    that of `reference`, are one family for the correction for multiple tests.
+
+    Attributes:
+        recipe: Name of a recipe of the studies, or of a packaged one.
+        metrics: Of the test part or of `ood`.
+        ood: Kind or path of one of the recipe's out-of-distribution sets.
+        all_ood: Also prints the AUROC of the MSP and of the feature distance on all of these sets.
+        primary: One difference of one metric, if any.
     """
 
     title: str
-    recipe: str  # name of a recipe of the studies, or of a packaged one
-    metrics: Annotated[tuple[str, ...], Field(min_length=1)]  # of the test part or of `ood`
+    recipe: str
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)]
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], Field(min_length=1)]
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
-    ood: str | None = None  # kind or path of one of the recipe's out-of-distribution sets
+    ood: str | None = None
     all_ood: bool = False
     primary: Difference | None = None
     secondary: tuple[Difference, ...] = ()

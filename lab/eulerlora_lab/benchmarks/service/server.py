@@ -193,7 +193,12 @@ def _text(log: int) -> str:
 
 @dataclass(frozen=True)
 class MemorySample:
-    """The RSS of a process tree, in bytes, at a monotonic time."""
+    """A measurement of the memory of a process tree.
+
+    Attributes:
+        at_s: On the monotonic clock.
+        rss: In bytes.
+    """
 
     at_s: float
     rss: int
