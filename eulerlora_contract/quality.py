@@ -12,7 +12,7 @@ from PIL import Image, ImageMath
 
 from eulerlora_contract.answers import ImageQuality
 
-__all__ = ["has_frame", "laplacian_variance", "measure_quality"]
+__all__ = ["has_frame", "laplacian_variance", "measure_quality", "working_luma"]
 
 _WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""
@@ -25,13 +25,12 @@ _MIN_WHITE = 250
 
 
 def measure_quality(image: Image.Image) -> ImageQuality:
-    """The quality of an upright image in sRGB, of mode RGB or L.
+    """The quality of an upright image in sRGB, of mode RGB or L, or of its `working_luma`.
 
-    All measures except the size are taken on the luma (ITU-R BT.601) in sRGB, reduced to 128
-    pixels for the longer side, so that they do not depend on the resolution. Smaller images are
-    not enlarged.
+    All measures except the size are taken on that luma, so that they do not depend on the
+    resolution.
     """
-    luma = _working_luma(image)
+    luma = working_luma(image)
     return ImageQuality(
         width=image.width,
         height=image.height,
@@ -53,26 +52,36 @@ def has_frame(image: Image.Image) -> bool:
     Args:
         image: As in `measure_quality`.
     """
-    luma = _working_luma(image).convert("L")
+    luma = working_luma(image).convert("L")
     width, height = luma.size
-    rows = [luma.crop((0, y, width, y + 1)) for y in range(height)]
-    columns = [luma.crop((x, 0, x + 1, height)) for x in range(width)]
-    sides = [
-        (_frame_lines(lines), _frame_lines(lines[::-1]), len(lines)) for lines in (rows, columns)
-    ]
-    return all(sum(ends) <= _MAX_FRAME_SHARE * side for *ends, side in sides) and any(
-        min(ends) >= _MIN_FRAME_SHARE * side for *ends, side in sides
+
+    def is_plain(box: tuple[int, int, int, int]) -> bool:
+        low, high = cast(tuple[int, int], luma.crop(box).getextrema())
+        return high <= _MAX_FRAME or high - low <= _MAX_FRAME_RANGE
+
+    def plain_at_ends(boxes: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
+        before, behind = (sum(1 for _ in takewhile(is_plain, one)) for one in (boxes, boxes[::-1]))
+        return before, behind
+
+    rows = plain_at_ends([(0, y, width, y + 1) for y in range(height)])
+    columns = plain_at_ends([(x, 0, x + 1, height) for x in range(width)])
+    sides = ((rows, height), (columns, width))
+    return all(sum(ends) <= _MAX_FRAME_SHARE * side for ends, side in sides) and any(
+        min(ends) >= _MIN_FRAME_SHARE * side for ends, side in sides
     )
 
 
-def _frame_lines(lines: Sequence[Image.Image]) -> int:
-    """The number of lines before the first that shows a part of a picture."""
+def working_luma(image: Image.Image) -> Image.Image:
+    """The luma (ITU-R BT.601) in 0..255, mode F, reduced to 128 pixels for the longer side.
 
-    def is_plain(line: Image.Image) -> bool:
-        low, high = cast(tuple[int, int], line.getextrema())
-        return high <= _MAX_FRAME or high - low <= _MAX_FRAME_RANGE
-
-    return sum(1 for _ in takewhile(is_plain, lines))
+    `image` is upright in sRGB, of mode RGB or L; a smaller one is not enlarged, and a luma stays.
+    """
+    gray = image if image.mode == "F" else image.convert("L").convert("F")
+    scale = _WORKING_SIDE_PX / max(gray.size)
+    if scale < 1:
+        width, height = (max(1, round(side * scale)) for side in gray.size)
+        gray = gray.resize((width, height), Image.Resampling.BILINEAR)  # antialiased by Pillow
+    return gray
 
 
 def laplacian_variance(luma: Image.Image) -> float:
@@ -112,13 +121,3 @@ def _mean(image: Image.Image) -> float:
     mean = image.resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))
     assert isinstance(mean, float)
     return mean
-
-
-def _working_luma(image: Image.Image) -> Image.Image:
-    """The luma in 0..255, mode F."""
-    gray = image.convert("L").convert("F")
-    scale = _WORKING_SIDE_PX / max(gray.size)
-    if scale < 1:
-        width, height = (max(1, round(side * scale)) for side in gray.size)
-        gray = gray.resize((width, height), Image.Resampling.BILINEAR)  # antialiased by Pillow
-    return gray

@@ -18,11 +18,14 @@ _MIN_SHARE = 0.8
 
 
 def has_ruler(image: Image.Image) -> bool:
-    """True if an upright image in sRGB has a ruler that is parallel to one of its sides.
+    """True if an upright image has a ruler that is parallel to one of its sides.
 
-    That is a row or column with six or more short dark lines across it, at least 80% of which have
-    one at the next two places of one pitch, give or take a pixel. Hairs are lines too, but at no
-    pitch. Rulers that are turned by more than a few degrees, and rounded ones, are not found.
+    A ruler is a row or column with six or more short dark lines across it, at least 80% of which
+    have one at the next two places of one pitch, give or take a pixel. Hairs are lines too, but at
+    no pitch. Rulers that are turned by more than a few degrees, and rounded ones, are not found.
+
+    Args:
+        image: In sRGB, of mode RGB or L.
     """
     luma = image.convert("L")
     luma.thumbnail((_WORKING_SIDE_PX, _WORKING_SIDE_PX), Image.Resampling.BOX)
@@ -42,12 +45,14 @@ def _has_ticks(luma: npt.NDArray[np.int16]) -> bool:
     near = ticks.copy()
     near[:, 1:] |= ticks[:, :-1]
     near[:, :-1] |= ticks[:, 1:]
-    counts = np.count_nonzero(ticks, axis=1)
-    for pitch in _PITCHES_PX:
-        is_regular = np.ones(len(ticks), dtype=bool)
-        for steps in (1, 2):
-            followed = ticks[:, : -steps * pitch] & near[:, steps * pitch :]
-            is_regular &= np.count_nonzero(followed, axis=1) >= _MIN_SHARE * (counts - steps)
-        if is_regular.any():
-            return True
-    return False
+    wanted = np.count_nonzero(ticks, axis=1)
+
+    def followed(rows: npt.NDArray[Any], places: int, steps: int) -> npt.NDArray[Any]:
+        """Those of the rows whose ticks have, but for a few, one that is `places` behind."""
+        both = ticks[rows, :-places] & near[rows, places:]
+        return rows[np.count_nonzero(both, axis=1) >= _MIN_SHARE * (wanted[rows] - steps)]
+
+    every = np.arange(len(ticks))
+    return every.size > 0 and any(
+        followed(followed(every, pitch, 1), 2 * pitch, 2).size for pitch in _PITCHES_PX
+    )

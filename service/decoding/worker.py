@@ -30,7 +30,7 @@ from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
-from eulerlora_contract.quality import has_frame, measure_quality
+from eulerlora_contract.quality import has_frame, measure_quality, working_luma
 from service.decoding import sandbox
 from service.decoding.decode import decode
 from service.decoding.details import Detail
@@ -197,12 +197,14 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
         warnings, quality = image.warnings, None
         if job.with_quality:
-            picture = Image.fromarray(image.pixels.permute(1, 2, 0).numpy())
-            width, height = image.full_size or picture.size
-            quality = measure_quality(picture)
+            bands = [Image.fromarray(band) for band in image.pixels.numpy()]
+            gray = Image.merge("RGB", bands).convert("L")
+            luma = working_luma(gray)  # once for both
+            width, height = image.full_size or gray.size
+            quality = measure_quality(luma)
             quality = quality.model_copy(update={"width": width, "height": height})
-            warnings += (_FRAME,) if has_frame(picture) else ()
-            warnings += (_RULER,) if has_ruler(picture) else ()
+            warnings += (_FRAME,) if has_frame(luma) else ()
+            warnings += (_RULER,) if has_ruler(gray) else ()
         return DecodedInput(
             pixels=network_input(image.pixels, job.preprocessing).numpy(),
             content_seed=content_seed(image.pixels, job.sampling_digest),
