@@ -7,7 +7,7 @@ from eulerlora.answer import Predictions
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
-from tests.conftest import DET
+from tests.conftest import DET, STOCH
 from training.data.images import LabelledImage
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.intervals import Estimate, Proportion, proportion
@@ -55,7 +55,6 @@ def group(images: int, clusters: int, target: int) -> GroupMetrics:
 REPORT = Report(
     model="tiny",
     revision="sha256:00",
-    precision="float32",
     data="squares, test part",
     images=1234,
     unit="lesion",
@@ -72,10 +71,7 @@ REPORT = Report(
     },
     modes=[
         ModeReport(
-            mode=mode,
-            samples=samples,
-            views=1,
-            sampler=None if mode == "det" else "independent",
+            options=options,
             trajectories=2 * samples,
             metrics={
                 "accuracy": estimate(0.5 + samples / 100),
@@ -96,7 +92,7 @@ REPORT = Report(
                 "blue": ClassMetrics(None, None, None),
             },
             difference={}
-            if mode == "det"
+            if options == DET
             else {
                 "nll": Estimate(0.003, 0.001, 0.005),
                 "accuracy": Estimate(-0.002, -0.004, 0.001),
@@ -125,7 +121,7 @@ REPORT = Report(
                 }
             },
         )
-        for mode, samples, threshold in (("det", 1, 0.6), ("stoch", 4, None))
+        for options, samples, threshold in ((DET, 1, 0.6), (STOCH, 4, None))
     ],
 )
 

@@ -181,11 +181,12 @@ def loss_lines(recipe: AdapterRecipe, training: Provenance) -> list[str]:
 def result_lines(report: Report, training: Provenance, out: Path, report_folder: Path) -> list[str]:
     lines = []
     for mode in report.modes:
-        samples = "" if mode.mode == "det" else f", {mode.samples} samples per adapter"
+        options = mode.options
+        samples = "" if options.mode == "det" else f", {options.samples} samples per adapter"
         accuracy = mode.metrics["accuracy"]
         assert accuracy is not None
         lines.append(
-            f"test accuracy, {mode.mode}{samples}: {accuracy.text()} (95% "
+            f"test accuracy, {options.mode}{samples}: {accuracy.text()} (95% "
             f"interval, {report.images:,} images)"
         )
     if report.probe is not None:

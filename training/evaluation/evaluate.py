@@ -87,7 +87,6 @@ def evaluate(
     report = Report(
         model=model.config.name,
         revision=_revision(models),
-        precision=model.precision,
         data=data,
         images=len(shown),
         unit=units.unit,

@@ -109,12 +109,8 @@ def mode_report(
     """
     inside, first = test.predictions[index], test.predictions[0]
     labels, clusters = test.labels, test.clusters
-    assert isinstance(options.samples, int)
     return ModeReport(
-        mode=options.mode,
-        samples=options.samples,
-        views=options.views,
-        sampler=options.sampler if options.mode == "stoch" else None,
+        options=options,
         trajectories=inside.log_probabilities.shape[1],
         metrics=_metric_estimates(inside, labels, clusters),
         difference=_difference_estimates(inside, first, labels, clusters) if index else {},

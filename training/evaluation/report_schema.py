@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.sampling import Mode, Precision, Sampler
+from eulerlora_contract.sampling import Options, Precision
 from eulerlora_contract.settings import first_error
 from training.data.images import OodGroup
 from training.evaluation.intervals import Estimate, Estimates, Proportion
@@ -119,27 +119,22 @@ class OodMetrics:
 
 @dataclass(frozen=True)
 class ModeReport:
-    """Results of a checkpoint in one mode.
+    """Results of a checkpoint with one choice of options.
 
     Attributes:
-        sampler: None in `det`.
         metrics: Of the test part.
         difference: Metrics less those of the report's first mode, for the same images; empty for
             the first mode.
         error_ranking: AUROC of wrong against right labels and AURC, by score of uncertainty.
         classes: By label.
-        thresholds: The checkpoint's OOD thresholds for this mode, number of samples and sampler, by
-            score.
+        thresholds: The checkpoint's OOD thresholds for these options, by score.
         flagged: Share of the test part that is flagged, by score with a threshold.
         ood: By out-of-distribution set.
         groups: By attribute, then by value.
         prediction_sets: On the test part, for each calibrated coverage.
     """
 
-    mode: Mode
-    samples: int
-    views: int
-    sampler: Sampler | None
+    options: Options
     trajectories: int
     metrics: Estimates
     difference: Estimates
@@ -154,11 +149,13 @@ class ModeReport:
     @property
     def title(self) -> str:
         """The mode and its number of samples, as a column heading."""
-        views = f", {self.views} views" if self.views > 1 else ""
-        if self.mode == "det":
-            return f"{self.mode}{views}"
-        balanced = "balanced " if self.sampler == "balanced" else ""
-        return f"stoch, {self.samples} {balanced}sample{'' if self.samples == 1 else 's'}{views}"
+        options = self.options
+        views = f", {options.views} views" if options.views > 1 else ""
+        if options.mode == "det":
+            return f"det{views}"
+        samples = f"sample{'' if options.samples == 1 else 's'}"
+        balanced = "balanced " if options.sampler == "balanced" else ""
+        return f"stoch, {options.samples} {balanced}{samples}{views}"
 
 
 @dataclass(frozen=True)
@@ -227,7 +224,6 @@ class Report:
     """Results of an evaluation and the data behind them.
 
     Attributes:
-        precision: Of the predictions.
         unit: What is counted where pictures are not.
         units: Of the test images.
         sampled: What a cluster is: resamples keep its images together.
@@ -238,13 +234,13 @@ class Report:
             it is not known.
         target: Classes whose sensitivity is reported together.
         ood_sets: By name.
+        modes: At least one, all in the same precision.
         probe: Only from the training itself.
         notes: Remarks on the data, such as what is left out.
     """
 
     model: str
     revision: str
-    precision: Precision
     data: str
     images: int
     unit: Unit
@@ -258,6 +254,10 @@ class Report:
     modes: Sequence[ModeReport]
     probe: ProbeComparison | None = None
     notes: Sequence[str] = ()
+
+    @property
+    def precision(self) -> Precision:
+        return self.modes[0].options.precision
 
 
 _JSON = TypeAdapter(Report)

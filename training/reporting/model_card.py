@@ -480,15 +480,15 @@ def _command(
 
 def _evaluation_options(config: CheckpointConfig, report: Report) -> str:
     """Options of `evaluate` that give the report; defaults of the checkpoint are left out."""
-    modes = [mode.mode for mode in report.modes]
-    words = ["--mode", "both" if len(modes) > 1 else modes[0]]
-    for mode in report.modes:
-        if mode.mode == "stoch":
-            words += ["--samples", str(mode.samples)]
-            if mode.sampler not in (None, config.sampler):
-                words += ["--sampler", str(mode.sampler)]
-    if any(mode.views != config.default_views(mode.mode) for mode in report.modes):
-        words += ["--views", str(report.modes[0].views)]
+    of_modes = [mode.options for mode in report.modes]
+    words = ["--mode", "both" if len(of_modes) > 1 else of_modes[0].mode]
+    for options in of_modes:
+        if options.mode == "stoch":
+            words += ["--samples", str(options.samples)]
+            if options.sampler != config.sampler:
+                words += ["--sampler", options.sampler]
+    if any(options.views != config.default_views(options.mode) for options in of_modes):
+        words += ["--views", str(of_modes[0].views)]
     if report.precision != "float32":
         words += ["--precision", report.precision]
     words += [word for argument in _ood_arguments(report) for word in ("--ood", argument)]

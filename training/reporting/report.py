@@ -5,6 +5,7 @@ The columns of the predictions are described in docs/how-to/evaluate.md.
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from gzip import GzipFile
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
@@ -15,6 +16,7 @@ from eulerlora.scores.ood_scores import SCORES
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.printable import printable
+from eulerlora_contract.sampling import Options
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.intervals import MIN_CLUSTERS, Estimate, Proportion
 from training.evaluation.mode_report import EvaluatedSet
@@ -128,7 +130,7 @@ def over_seeds(folders: Sequence[Path]) -> str:
 
     Raises:
         DataError: For a report of the same model, of another training (where the folder has the
-            checkpoint), or of other images or modes.
+            checkpoint), or of other images or options.
     """
     inner = [folder / "report" if (folder / "report").is_dir() else folder for folder in folders]
     reports = [read_report(folder) for folder in inner]
@@ -136,13 +138,14 @@ def over_seeds(folders: Sequence[Path]) -> str:
     def basis(report: Report) -> tuple[object, ...]:
         classes = report.modes[0].classes.items()
         counts = [(name, facts.sensitivity and facts.sensitivity.images) for name, facts in classes]
-        modes = [(mode.title, *mode.ood) for mode in report.modes]
+        modes = [(mode.options, *mode.ood) for mode in report.modes]
         return report.data, report.images, report.clusters, counts, modes
 
     for folder, report in zip(folders, reports, strict=True):
         if basis(report) != basis(reports[0]):
             raise DataError(
-                f"{folder}: expected the test images, classes, modes and --ood sets of {folders[0]}"
+                f"{folder}: expected the test images, classes, options and --ood sets of "
+                f"{folders[0]}"
             )
     if len({report.revision for report in reports}) < len(reports):
         raise DataError("expected reports of different models, got the same revision twice")
@@ -280,9 +283,11 @@ def _checklist(report: Report) -> str:
     """What a paper with these results states: what the report knows, then what people know."""
     samples = enumeration(
         [
-            f"{mode.title} ({mode.trajectories} trajectories, "
-            f"{'deterministic' if mode.sampler is None else f'sampler {mode.sampler}'})"
+            f"{mode.title} ({mode.trajectories} trajectories, {sampling})"
             for mode in report.modes
+            for sampling in [
+                "deterministic" if mode.options.mode == "det" else f"sampler {mode.options.sampler}"
+            ]
         ],
         "and",
     )
@@ -382,10 +387,10 @@ def _write(path: Path, content: bytes) -> None:
 def results_csv(report: Report) -> bytes:
     """All figures of a report as CSV, a row for each.
 
-    The columns: mode; part, such as `test part`, `class`, an attribute of groups, a group of
-    out-of-distribution sets, or `prediction set 0.9`; name in that part; metric; value with its
-    95% interval; for a share also its hits, images and clusters. An empty cell means that the
-    figure or its interval is not defined.
+    The columns: the options of the prediction; part, such as `test part`, `class`, an attribute of
+    groups, a group of out-of-distribution sets, or `prediction set 0.9`; name in that part; metric;
+    value with its 95% interval; for a share also its hits, images and clusters. An empty cell means
+    that the figure or its interval is not defined.
     """
     text = StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -393,12 +398,13 @@ def results_csv(report: Report) -> bytes:
     for mode in report.modes:
         for part, name, metrics in _result_parts(report, mode):
             for metric, value in metrics.items():
-                writer.writerow([mode.title, part, name, metric, *_result_cells(value)])
+                cells = _result_cells(value)
+                writer.writerow([*asdict(mode.options).values(), part, name, metric, *cells])
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
 _RESULT_COLUMNS = (
-    "mode",
+    *(option.name for option in fields(Options)),
     "part",
     "name",
     "metric",
@@ -495,9 +501,7 @@ def _columns(
         "name": [image.name for image in shown],
         "cluster": [image.cluster or "" for image in shown],
         "label": [classes[image.label] if image.label >= 0 else "" for image in shown],
-        "mode": [mode.mode] * count,
-        "samples": [mode.samples] * count,
-        "sampler": [mode.sampler or ""] * count,
+        **{name: [value] * count for name, value in asdict(mode.options).items()},
         **{
             f"p_{name}": column
             for name, column in zip(classes, predictions.probabilities.T.tolist(), strict=True)

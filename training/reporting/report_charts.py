@@ -70,7 +70,8 @@ def _mode_charts(
 ) -> Iterator[ChartFile]:
     classes, test = evaluation.classes, evaluation.test
     probabilities = test.predictions[index].probabilities.numpy()
-    suffix = mode.mode if mode.mode == "det" else f"{mode.mode}-{mode.samples}"
+    options = mode.options
+    suffix = "det" if options.mode == "det" else f"stoch-{options.samples}"
     counts = confusion_matrix(
         test.labels, test.predictions[index].predicted, labels=range(len(classes))
     )

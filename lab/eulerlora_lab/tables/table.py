@@ -254,7 +254,7 @@ class TableRun:
         return next(
             mode
             for mode in modes
-            if mode["mode"] == row.mode and (row.mode == "det" or mode["samples"] == row.samples)
+            if (mode["options"]["mode"], mode["options"]["samples"]) == (row.mode, row.samples)
         )
 
 

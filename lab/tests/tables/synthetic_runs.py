@@ -65,8 +65,7 @@ def finish(
 
 def _mode(mode: str, samples: int, values: Metrics) -> dict[str, object]:
     return {
-        "mode": mode,
-        "samples": samples,
+        "options": {"mode": mode, "samples": samples},
         "metrics": _estimates(list(METRICS), values),
         "ood": {"SVHN": {"scores": {"msp": {"metrics": _estimates(list(OOD_METRICS), values)}}}},
     }

@@ -167,7 +167,7 @@ def finished_runs(
         report = json.loads(path.read_text())
         report["ood_sets"] = {name: {"group": group} for name, group in SETS.items()}
         for mode in report["modes"]:
-            mode["trajectories"] = run.recipe.adapters.adapters * mode["samples"]
+            mode["trajectories"] = run.recipe.adapters.adapters * mode["options"]["samples"]
             mode["metrics"] |= {name: {"value": value} for name, value in of_logits.items()}
             mode["ood"] = {
                 name: {

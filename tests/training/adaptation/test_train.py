@@ -112,7 +112,7 @@ def test_evaluate_repeats_the_report_of_training_and_the_card_follows_from_it(
     )  # fmt: skip
     report = json.loads((out / "report.json").read_text())
     assert report["images"] == 3 * PER_CLASS["test"]
-    assert [mode["mode"] for mode in report["modes"]] == ["det", "stoch"]
+    assert [mode["options"]["mode"] for mode in report["modes"]] == ["det", "stoch"]
     tables, _ = (out / "report.md").read_text().split("## Charts")
     _, results = tables.split("\n", maxsplit=1)
     assert results.strip() in done.out

@@ -167,7 +167,7 @@ def test_the_sampler_can_be_chosen_and_is_reported(
     evaluation = evaluate(model, images, [], [model.options(), balanced])
     det, stoch = evaluation.report.modes
     assert (det.title, stoch.title) == ("det", "stoch, 4 balanced samples")
-    assert (det.sampler, stoch.sampler) == (None, "balanced")
+    assert (det.options, stoch.options) == (model.options(), balanced)
     assert (det.thresholds, stoch.thresholds) == ({"msp": 0.5, "energy": 50.0}, {})
     paths = [image_folder / "test" / image.name for image in test]
     expected = model.predict(paths, "stoch", 4, sampler="balanced").probabilities

@@ -15,6 +15,7 @@ from eulerlora import DataError, Preprocessing, adapt
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, stored_revision
 from eulerlora_contract.checkpoints import ClassName
+from eulerlora_contract.sampling import Options
 from tests.checkpoint_files import write_config
 from tests.conftest import config_of, random_network
 from tests.program import run, succeed
@@ -213,11 +214,12 @@ def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
 
 
 def test_the_command_of_the_results_has_what_differs_from_the_defaults_of_the_checkpoint() -> None:
+    options = [Options("det", 1, "independent", 4, "bfloat16"),
+               Options("stoch", 4, "balanced", 4, "bfloat16")]  # fmt: skip
     modes = [
-        replace(mode, views=4, sampler=None if mode.mode == "det" else "balanced")
-        for mode in REPORT.modes
+        replace(mode, options=choice) for mode, choice in zip(REPORT.modes, options, strict=True)
     ]
-    report = replace(REPORT, modes=modes, precision="bfloat16")
+    report = replace(REPORT, modes=modes)
     card = model_card(config_with_facts("imagefolder"), report)
     command = next(line for line in card.splitlines() if line.startswith("eulerlora evaluate"))
     assert "--samples 4 --sampler balanced --views 4 --precision bfloat16 --ood" in command

@@ -9,7 +9,7 @@ import csv
 import gzip
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import SCORES, FeatureDistance, FeatureStatistics
 from eulerlora_contract.checkpoints import ScoreThreshold
+from eulerlora_contract.sampling import Options
 from tests.markdown import code_blocks
 from tests.training.evaluation.test_evaluate import dataset, labelled, value
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
@@ -175,16 +176,15 @@ def test_the_table_of_all_results_has_a_row_for_each_figure(written: Path) -> No
         rows = list(csv.DictReader(file))
     by_key = {(row["mode"], row["part"], row["name"], row["metric"]): row for row in rows}
     assert len(by_key) == len(rows)
-    det, stoch = (mode.title for mode in REPORT.modes)
     for key, wanted in {
-        (det, "test part", "", "accuracy"): ("0.51", "0.46", "0.56", "", "", ""),
-        (det, "test part", "", "macro_auroc"): ("", "", "", "", "", ""),
-        (det, "test part", "threshold", "msp"): ("0.6", "", "", "", "", ""),
-        (stoch, f"less {det}", "", "nll"): ("0.003", "0.001", "0.005", "", "", ""),
-        (det, "class", "red", "predictive_value"): ("0.75", "0.19412", "0.993691", "3", "4", "4"),
-        (det, "size", "rare", "target"): ("9", "", "", "", "", ""),
-        (det, "far", "other", "msp_flagged"): ("0.4", "0.121552", "0.737622", "4", "10", "10"),
-        (stoch, "shifted", "haze", "energy_auroc"): ("0.6", "0.55", "0.65", "", "", ""),
+        ("det", "test part", "", "accuracy"): ("0.51", "0.46", "0.56", "", "", ""),
+        ("det", "test part", "", "macro_auroc"): ("", "", "", "", "", ""),
+        ("det", "test part", "threshold", "msp"): ("0.6", "", "", "", "", ""),
+        ("stoch", "less det", "", "nll"): ("0.003", "0.001", "0.005", "", "", ""),
+        ("det", "class", "red", "predictive_value"): ("0.75", "0.19412", "0.993691", "3", "4", "4"),
+        ("det", "size", "rare", "target"): ("9", "", "", "", "", ""),
+        ("det", "far", "other", "msp_flagged"): ("0.4", "0.121552", "0.737622", "4", "10", "10"),
+        ("stoch", "shifted", "haze", "energy_auroc"): ("0.6", "0.55", "0.65", "", "", ""),
     }.items():
         columns = ("value", "low", "high", "hits", "images", "clusters")
         assert tuple(by_key[key][name] for name in columns) == wanted
@@ -246,7 +246,14 @@ def test_results_of_several_seeds_have_mean_and_deviation(tmp_path: Path) -> Non
         assert line in text
     with pytest.raises(DataError, match="same revision"):
         over_seeds([folders[0], folders[0]])
-    for other in (replace(REPORT, images=9), replace(REPORT, modes=[det])):
+    rounded = [
+        replace(mode, options=mode.options.in_precision("bfloat16")) for mode in (det, stoch)
+    ]
+    for other in (
+        replace(REPORT, images=9),
+        replace(REPORT, modes=[det]),
+        replace(REPORT, modes=rounded),
+    ):
         (tmp_path / "2" / "report" / "report.json").write_bytes(report_json(other))
         with pytest.raises(DataError, match=r"2: expected the test images"):
             over_seeds(folders)
@@ -346,6 +353,26 @@ def test_there_is_one_row_for_each_image_set_and_mode(
     assert {row["test_kind"] for row in csv_rows if row["set"] == "other"} == {""}
 
 
+def test_rows_state_the_whole_options_of_their_prediction(
+    evaluation: Evaluation, tmp_path: Path
+) -> None:
+    options = [Options("det", 1, "independent", 8, "bfloat16"),
+               Options("stoch", 2, "balanced", 4, "bfloat16")]  # fmt: skip
+    modes = [
+        replace(of_mode, options=choice)
+        for of_mode, choice in zip(REPORT.modes, options, strict=True)
+    ]
+    report = replace(REPORT, modes=modes)
+    predictions = rows_of(predictions_file(replace(evaluation, report=report), tmp_path / "report"))
+    results = list(csv.DictReader(StringIO((tmp_path / "report" / "results.csv").read_text())))
+    for rows in (predictions, results):
+        stated = [{name: row[name] for name in asdict(options[0])} for row in rows]
+        assert [dict(one) for one in dict.fromkeys(tuple(s.items()) for s in stated)] == [
+            {name: str(value) for name, value in asdict(choice).items()} for choice in options
+        ]
+    assert read_report(tmp_path / "report").modes[1].options == options[1]
+
+
 def test_every_column_is_described(csv_rows: Rows) -> None:
     table = PAGE.read_text().split("| column | content |")[1].split("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
@@ -364,7 +391,9 @@ def test_figures_follow_from_the_rows(predicted: Evaluation, csv_rows: Rows) -> 
     for mode in predicted.report.modes:
 
         def column(of_set: str, name: str, mode: ModeReport = mode) -> np.ndarray:
-            shown = [row for row in csv_rows if (row["set"], row["mode"]) == (of_set, mode.mode)]
+            shown = [
+                row for row in csv_rows if (row["set"], row["mode"]) == (of_set, mode.options.mode)
+            ]
             return np.array([row[name] if name == "label" else float(row[name]) for row in shown])
 
         true = column(TEST, "label")
