@@ -137,8 +137,23 @@ def first_error(error: ValidationError, model: type[BaseModel] | None = None) ->
         alternatives = dict.fromkeys(
             expected_value(fault) for fault in errors if _key(fault) == key
         )
-        reason = f"expected {' or '.join(alternatives)}, got {reprlib.repr(first['input'])}"
+        # a table in place of a list of tables
+        brackets = f" ([[{key}]] in TOML)" if isinstance(first["input"], dict) else ""
+        wanted = " or ".join(name + brackets * (name == "a list") for name in alternatives)
+        reason = f"expected {wanted}, got {_given(first['input'])}"
     return f"{key}: {reason}" if key else reason
+
+
+_MAX_GIVEN = 60
+"""Characters of a given value in an error."""
+
+
+def _given(value: object) -> str:
+    """The value, or what a longer table or list is."""
+    text = reprlib.repr(value)
+    if len(text) > _MAX_GIVEN and isinstance(value, dict | list | tuple):
+        return "a table" if isinstance(value, dict) else f"a list of {len(value)}"
+    return text
 
 
 def error_without_input(error: ValidationError, *models: type[BaseModel]) -> str:

@@ -58,6 +58,31 @@ def test_an_error_names_the_key_and_what_was_expected_and_given(
     assert str(raised.value) == message
 
 
+class _Study(Settings):
+    parts: tuple[Limits, ...] = ()
+    limits: Limits = Limits()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"parts": {f"name {n}": {"share": 0.5} for n in range(9)}},
+            "parts: expected a list ([[parts]] in TOML), got a table",
+        ),
+        ({"parts": {"share": 1}}, "parts: expected a list ([[parts]] in TOML), got {'share': 1}"),
+        ({"limits": [{"share": 0.123456789}] * 9}, "limits: expected a table, got a list of 9"),
+        ({"limits": [1]}, "limits: expected a table, got [1]"),
+    ],
+)
+def test_a_table_in_place_of_a_list_or_a_list_in_place_of_a_table_is_a_short_error(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError) as raised:
+        validated(_Study, values)
+    assert str(raised.value) == message
+
+
 def test_a_missing_key_is_named() -> None:
     with pytest.raises(SettingsError, match="format_version"):
         validated(Example, {})
