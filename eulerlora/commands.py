@@ -260,8 +260,8 @@ def _predict_files(
     from eulerlora_contract.checkpoints import missing_threshold  # noqa: PLC0415
 
     remaining, warned = iter(files), set[str]()
-    chosen = model.options(options["mode"], options["samples"])
-    if reason := missing_threshold(model.config.thresholds, chosen.mode, chosen.samples):
+    chosen = model.options(options["mode"], options["samples"], views=options["views"])
+    if reason := missing_threshold(model.config.thresholds, chosen):
         on_warning(reason)  # before the work
         warned.add(reason)
     side = model.config.preprocessing.input_side

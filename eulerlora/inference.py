@@ -161,10 +161,8 @@ def _missing_thresholds(
     missing = [name for name, score in scores.items() if score.flagged is None]
     sampled = f" with samples={options.samples}" if options.mode == "stoch" else ""
     if "msp" in missing:
-        message = missing_threshold(thresholds, options.mode, options.samples) or (
-            f"the checkpoint has no OOD threshold for mode {options.mode} with this sampler and "
-            f"views={options.views}"
-        )
+        message = missing_threshold(thresholds, options)
+        assert message is not None  # every threshold has one of the MSP
     elif missing:
         names = ", ".join(missing)
         message = f"the checkpoint has no threshold of {names} for mode {options.mode}{sampled}"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora_contract.sampling import Auto, Mode, Options
+from eulerlora_contract.sampling import Options
 from eulerlora_contract.settings import (
     NonEmpty,
     PositiveInt,
@@ -134,19 +134,10 @@ class Threshold(Settings):
     """
 
 
-def missing_threshold(
-    thresholds: Iterable[Threshold], mode: Mode, samples: int | Auto
-) -> str | None:
-    """Names the options with a threshold; None if these options have one.
-
-    `samples` is per adapter, 1 in mode det.
-    """
-    known = {(entry.options.mode, entry.options.samples): None for entry in thresholds}
-    if (mode, samples) in known:
+def missing_threshold(thresholds: Iterable[Threshold], options: Options) -> str | None:
+    """Names the options with a threshold; None if these options have one, in any precision."""
+    fitted = [entry.options for entry in thresholds]
+    if any(known.holds_for(options) for known in fitted):
         return None
-    asked = mode if mode == "det" else f"{mode} with samples={samples}"
-    counts = ", ".join(str(count) for name, count in known if name == "stoch")
-    modes = ["det"] if ("det", 1) in known else []
-    modes += [f"stoch with samples={counts}"] if counts else []
-    listed = f"; there is one for {' and '.join(modes)}" if modes else ""
-    return f"the checkpoint has no OOD threshold for mode {asked}{listed}"
+    known = "; ".join(map(str, fitted))
+    return f"the checkpoint has no OOD threshold for {options}; it has {known or 'none'}"

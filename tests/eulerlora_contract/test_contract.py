@@ -13,7 +13,7 @@ from eulerlora_contract import problems
 from eulerlora_contract.answers import Prediction, PredictionBatch, ProblemDocument, item_id
 from eulerlora_contract.checkpoints import Threshold, missing_threshold
 from eulerlora_contract.queries import PredictQuery
-from eulerlora_contract.sampling import Auto, Mode
+from eulerlora_contract.sampling import Options
 from tests.conftest import DET, STOCH
 
 FITTED = [
@@ -24,21 +24,23 @@ FITTED = [
 
 
 @pytest.mark.parametrize(
-    ("thresholds", "mode", "samples", "named"),
+    ("thresholds", "options", "named"),
     [
-        (FITTED, "det", 1, None),
-        (FITTED, "stoch", 8, None),
-        (FITTED, "stoch", 3, "det and stoch with samples=4, 8"),
-        (FITTED[:1], "stoch", "auto", "det"),
-        (FITTED[1:], "det", 1, "stoch with samples=4, 8"),
-        ([], "det", 1, "mode det"),
+        (FITTED, DET, None),
+        (FITTED, replace(STOCH, samples=8, precision="bfloat16"), None),
+        (FITTED, replace(STOCH, samples=3), f"{DET}; {STOCH}; {replace(STOCH, samples=8)}"),
+        (FITTED, replace(STOCH, sampler="balanced"), f"{replace(STOCH, samples=8)}"),
+        (FITTED, replace(DET, views=8), f"{replace(STOCH, samples=8)}"),
+        (FITTED[:1], replace(STOCH, samples="auto"), f"{DET}"),
+        ([], DET, "none"),
     ],
 )
 def test_options_without_a_threshold_name_those_that_have_one(
-    thresholds: list[Threshold], mode: Mode, samples: int | Auto, named: str | None
+    thresholds: list[Threshold], options: Options, named: str | None
 ) -> None:
-    reason = missing_threshold(thresholds, mode, samples)
+    reason = missing_threshold(thresholds, options)
     assert reason is None if named is None else (reason or "").endswith(named)
+    assert reason is None or f" {options};" in reason
 
 
 CONTRACT: dict[str, Any] = {

@@ -31,7 +31,6 @@ from eulerlora_clinic.report.ranking import (
     ranked,
 )
 from eulerlora_contract.answers import FAILED, Disposition, ModelDetails, TriageStatus
-from eulerlora_contract.checkpoints import missing_threshold
 from eulerlora_contract.errors import PolicyError, SettingsError
 from eulerlora_contract.image_folders import select_files
 from eulerlora_contract.printable import printable
@@ -92,11 +91,6 @@ def run_session(
     model, policy = asyncio.run(_model_and_policy(session))
     options = _with_defaults(session.options, policy)
     session = replace(session, options=options)
-    reason = missing_threshold(
-        model.thresholds, options.get("mode") or "det", options.get("samples") or 1
-    )
-    if reason is not None:
-        click.echo(f"warning: {reason}", err=True)
     rows: list[TriageRow] = []
     interrupt: BaseException | None = None
     try:

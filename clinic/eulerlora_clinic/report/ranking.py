@@ -33,6 +33,8 @@ class RowProblem:
     detail: str
 
 
+_NOTICES = (WarningCode.NO_OOD_THRESHOLD, WarningCode.DISTRIBUTION_SHIFT)
+"""Codes of the warnings of answers that people must see."""
 STATUS_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_ASSESSED)])
 """The title of each status, in the order of their counts."""
 
@@ -77,13 +79,16 @@ class TriageRow:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What is not known about the thresholds, and whether the images of the service differ."""
+        """What is not known about the thresholds, and whether the images of the service differ.
+
+        An answer without a flag for lack of a threshold says so.
+        """
         if self.result is None:
             return ()
         notice = self.result.policy.notice
         warnings = self.result.prediction.warnings
-        shifts = (one.message for one in warnings if one.code == WarningCode.DISTRIBUTION_SHIFT)
-        sentences = (f"{text[:1].upper()}{text[1:]}." for text in shifts)
+        stated = (one.message for one in warnings if one.code in _NOTICES)
+        sentences = (f"{text[:1].upper()}{text[1:]}." for text in stated)
         return (*((notice,) if notice else ()), *sentences)
 
 

@@ -373,8 +373,11 @@ def test_predictions_are_counted_by_model_and_options(write: Write) -> None:
     ]
 
 
-def test_a_shift_of_the_images_is_named_once_at_the_top(write: Write, policy: Policy) -> None:
-    shift = {"code": "distribution_shift", "message": "the pictures differ"}
+@pytest.mark.parametrize("code", ["distribution_shift", "no_ood_threshold"])
+def test_a_shift_or_a_missing_threshold_is_named_once_at_the_top(
+    write: Write, policy: Policy, code: str
+) -> None:
+    shift = {"code": code, "message": "the pictures differ"}
     rows = [
         triaged(
             Path(name), make_prediction(passes("nv", 7, 0.4, 1), warnings=(shift,)), SHARP, policy
