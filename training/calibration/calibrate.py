@@ -34,7 +34,6 @@ from eulerlora.settings import Provenance, RuntimeSettings
 from eulerlora_contract.output_files import new_folder
 from eulerlora_contract.sampling import (
     AUTO,
-    DEFAULT_SAMPLES,
     MODES,
     Auto,
     PrecisionChoice,
@@ -149,8 +148,8 @@ def calibrate(
     distance = FeatureDistance(statistics)
     outputs = CalibrationOutputs.of(exact, held_out, data, samples)
     if temperature and has_temperature(images):
-        # that of stoch for DEFAULT_SAMPLES; more samples are a little less confident
-        det, stoch = (outputs.temperature(mode, DEFAULT_SAMPLES).temperature for mode in MODES)
+        # that of stoch for the default samples; more samples are a little less confident
+        det, stoch = (outputs.temperature(fitted.options(mode)).temperature for mode in MODES)
         fitted = fitted.model_copy(update={"temperature": det, "stoch_temperature": stoch})
     outputs = outputs.at(fitted.temperatures)
     fitted = with_thresholds(fitted, outputs, distance, samples)

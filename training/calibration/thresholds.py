@@ -42,7 +42,6 @@ from eulerlora_contract.sampling import (
     DEFAULT_SAMPLES,
     MAX_AUTO_SAMPLES,
     Auto,
-    Mode,
     Options,
     Precision,
 )
@@ -208,14 +207,17 @@ class CalibrationOutputs:
     def labels(self) -> Tensor:
         return torch.tensor([image.label for image in self.images])
 
-    def trajectories(self, mode: Mode, samples: int) -> Trajectories:
-        """The trajectories of a mode; those of `stoch` with so many samples."""
-        return self.det if mode == "det" else self.stoch.first(samples)
+    def trajectories(self, options: Options) -> Trajectories:
+        """The trajectories of these options, with a number of samples."""
+        if options.mode == "det":
+            return self.det
+        assert options.samples != AUTO
+        return self.stoch.first(options.samples)
 
-    def temperature(self, mode: Mode, samples: int, current: float = 1.0) -> TemperatureFit:
-        """Fits a mode's temperature, `current` before, to outputs at temperature 1."""
+    def temperature(self, options: Options, current: float = 1.0) -> TemperatureFit:
+        """Fits the temperature of a mode, `current` before, to outputs at temperature 1."""
         return fit_temperature(
-            self.trajectories(mode, samples).flat_log_probabilities,
+            self.trajectories(options).flat_log_probabilities,
             self.labels,
             self.units,
             current,
@@ -244,7 +246,7 @@ def with_thresholds(
     `_with_auto_threshold`. A `distance` of None leaves out its thresholds.
     """
     fitted = [
-        _threshold(options, Predictions.of(_of(outputs, options), distance), outputs)
+        _threshold(options, Predictions.of(outputs.trajectories(options), distance), outputs)
         for options in _calibrated(config, outputs.precision, samples)
     ]
     config = config.model_copy(update={"thresholds": (*config.thresholds, *fitted)})
@@ -292,7 +294,7 @@ def precision_changes(
     for options in _calibrated(config, rounded.precision, [min(DEFAULT_SAMPLES, largest)]):
         one, other = (
             Predictions.of(
-                _of(outputs, options),
+                outputs.trajectories(options),
                 distance,
                 config.threshold(options.in_precision(outputs.precision)),
             )
@@ -371,7 +373,7 @@ def with_prediction_sets(
     digest = data_sha256(outputs.images, classes)
     fitted = []
     for options in _calibrated(config, outputs.precision, samples):
-        probabilities = Predictions.of(_of(outputs, options)).probabilities
+        probabilities = Predictions.of(outputs.trajectories(options)).probabilities
         for coverage in settings.coverages:
             bounds = _class_bounds(probabilities, outputs, coverage)
             calibration = PredictionSetCalibration(
@@ -429,11 +431,6 @@ def _calibrated(
 ) -> list[Options]:
     stoch = (config.options("stoch", count, precision=precision) for count in _fixed(samples))
     return [config.options("det", precision=precision), *stoch]
-
-
-def _of(outputs: CalibrationOutputs, options: Options) -> Trajectories:
-    assert options.samples != AUTO
-    return outputs.trajectories(options.mode, options.samples)
 
 
 def _fixed(samples: Sequence[int | Auto]) -> list[int]:

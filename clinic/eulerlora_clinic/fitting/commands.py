@@ -322,6 +322,7 @@ def _site_fit_command(
     configure_openmp()
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
+    from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from eulerlora_clinic.fitting.policy import PolicyFile  # noqa: PLC0415
     from eulerlora_clinic.fitting.site import SiteSettings, calibrate_site  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free  # noqa: PLC0415
@@ -337,11 +338,9 @@ def _site_fit_command(
         sensitivity=sensitivity,
         predictive_value=predictive_value,
         coverage=CoverageSettings(coverage, always_include_rare),
-        mode=mode,
-        samples=samples or DEFAULT_SAMPLES,
+        options=EulerLoRA.load(checkpoint, device, precision).options(mode, samples),
         policy=PolicyFile.read(policy, _target(config, target, target_name, policy)),
         hold_out=hold_out,
-        precision=precision,
     )
     check_free(out)  # fails before the long work rather than after it
     classes = config.class_names

@@ -54,7 +54,7 @@ from eulerlora_clinic.fitting.site_card import site_card
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import new_folder
-from eulerlora_contract.sampling import MODES, Mode, Options, PrecisionChoice, applying
+from eulerlora_contract.sampling import MODES, Mode, Options, applying
 from training.calibration.parts import FEATURES, OOD, FittedPart, parts_table, sets_part
 from training.calibration.thresholds import (
     KEPT_SHARE,
@@ -113,21 +113,18 @@ class SiteSettings:
         sensitivity: Required of the routine threshold.
         predictive_value: Required of the urgent threshold.
         coverage: Of the prediction sets.
-        mode: Of the predictions that the policy applies to, whose NLL the temperature lowers.
-        samples: Of mode stoch, per adapter.
+        options: Of the predictions that the policy applies to, whose NLL the temperature lowers.
+            All predictions are in their precision, which the new checkpoint records.
         policy: To start from.
         hold_out: Share of the lesions to measure on; None fits on all.
-        precision: Of all predictions, which the new checkpoint records.
     """
 
     sensitivity: float
     predictive_value: float
     coverage: CoverageSettings
-    mode: Mode
-    samples: int
+    options: Options
     policy: PolicyFile
     hold_out: float | None = None
-    precision: PrecisionChoice = "float32"
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ class _SiteFit:
 
 def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     """Fits the parts that have enough lesions to a fit with outputs at temperature 1."""
-    fit = _with_temperature(fit, settings.mode, settings.samples)
+    fit = _with_temperature(fit, settings.options)
     fit = _with_feature_means(fit)
     if fit.parts[OOD].met:
         # Margins are those of the outputs, not of the thresholds: the checkpoint's stay valid.
@@ -170,7 +167,7 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     if not fit.parts[ROUTINE].met:
         return fit
     outputs, target = fit.outputs, settings.policy.policy.target
-    summary = Predictions.of(outputs.trajectories(settings.mode, settings.samples))
+    summary = Predictions.of(outputs.trajectories(settings.options))
     scored = policy_inputs(fit.config.class_names, summary, outputs.images, target)
     (policy_fit,) = fit_policy([scored], target, settings.sensitivity, settings.predictive_value)
     fit = replace(fit, policy_fit=policy_fit)
@@ -197,14 +194,13 @@ def _with_refitted_heads(
         return "not refitted: only pictures of --hold-out can show that it helps"
     if type(heads) is not AdapterHeads:
         return "not refitted: the method has heads of its own"
-    outputs, mode = fit.outputs, settings.mode
-    modes = [mode, *(other for other in MODES if other != mode)]
+    outputs, of_modes = fit.outputs, _of_modes(fit.config, settings.options)
     refitted = refit_heads(
-        [outputs.trajectories(of, settings.samples) for of in modes],
+        [outputs.trajectories(options) for options in of_modes.values()],
         heads,
         outputs.labels,
         outputs.units,
-        fit.config.temperatures[mode],
+        fit.config.temperatures[settings.options.mode],
     )
     if refitted is None:
         return f"not refitted: no change lowers the NLL of {outputs.units.unit}s outside of its fit"
@@ -223,18 +219,27 @@ def _with_refitted_heads(
     )
 
 
-def _with_temperature(fit: _SiteFit, chosen: Mode, samples: int) -> _SiteFit:
+def _of_modes(config: CheckpointConfig, options: Options) -> Mapping[Mode, Options]:
+    """Options by mode, first the given ones; those of the other mode are the defaults."""
+    others = (mode for mode in MODES if mode != options.mode)
+    return {options.mode: options} | {
+        mode: config.options(mode, precision=options.precision) for mode in others
+    }
+
+
+def _with_temperature(fit: _SiteFit, options: Options) -> _SiteFit:
     """The fit at its new temperature; the outputs of the given one are at temperature 1.
 
     A checkpoint that samples views has a temperature for each mode.
     """
     config, temperatures = fit.config, dict(fit.config.temperatures)
     if fit.parts[_TEMPERATURE].met:
+        of_modes = _of_modes(config, options) if config.views > 1 else {options.mode: options}
         fits = {
-            mode: fit.outputs.temperature(mode, samples, temperatures[mode])
-            for mode in (MODES if config.views > 1 else (chosen,))
+            mode: fit.outputs.temperature(of_mode, temperatures[mode])
+            for mode, of_mode in of_modes.items()
         }
-        temperatures = {mode: fits.get(mode, fits[chosen]).temperature for mode in MODES}
+        temperatures = {mode: fits.get(mode, fits[options.mode]).temperature for mode in MODES}
         fit = fit.with_result(_TEMPERATURE, "; ".join(scaling.summary for scaling in fits.values()))
     det, stoch = temperatures["det"], temperatures["stoch"]
     update: dict[str, object] = {
@@ -430,18 +435,17 @@ def calibrate_site(
     data = f"{local.name}, site pictures{'' if settings.hold_out is None else ' of the fit'}"
     held_out_name = f"{local.name}, held-out site pictures"
     seen = images_in_training(source, local.images)
-    old = EulerLoRA.of(checkpoint, device, settings.precision)
-    options = old.options(settings.mode, settings.samples if settings.mode == "stoch" else None)
+    options = settings.options
+    old = EulerLoRA.of(checkpoint, device, options.precision)
     if parts[ROUTINE].met:
         check_classes(old, policy.target)
     unscaled = {"temperature": 1.0, "stoch_temperature": None}
     model = EulerLoRA.of(
         replace(checkpoint, config=checkpoint.config.model_copy(update=unscaled)),
         device,
-        old.precision,
+        options.precision,
     )
-    samples = [*CALIBRATED_SAMPLES, settings.samples]
-    outputs = CalibrationOutputs.of(model, images, data, samples)
+    outputs = CalibrationOutputs.of(model, images, data, [*CALIBRATED_SAMPLES, options.samples])
     start = _SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
     known, of_fit = read_training_images(source), image_digests(images)
 
@@ -480,7 +484,7 @@ def calibrate_site(
         return None if fit.policy_fit is None else settings.policy.fitted(fit.policy_fit)
 
     def measure(fit: _SiteFit) -> SiteMeasurement:
-        model = EulerLoRA.of(fitted(fit), device, old.precision)
+        model = EulerLoRA.of(fitted(fit), device, options.precision)
         return _measure_site(model, held_out, options, policy_of(fit), held_out_name)
 
     fit, results = _fit_site(start, settings), dict[str, SiteMeasurement]()

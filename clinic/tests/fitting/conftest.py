@@ -14,7 +14,7 @@ from eulerlora.scores.ood_scores import SHRINKAGE, fit_feature_statistics
 from eulerlora_clinic.fitting.policy import PolicyFile
 from eulerlora_clinic.fitting.site import SiteSettings
 from eulerlora_clinic.policy.policy import default_policy_text, parse_policy
-from tests.conftest import CLASSES, THRESHOLDS, config_of, random_network
+from tests.conftest import CLASSES, STOCH, THRESHOLDS, config_of, random_network
 from training.calibration.thresholds import CoverageSettings
 
 MELANOMA_POLICY = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
@@ -24,8 +24,7 @@ SETTINGS = SiteSettings(
     sensitivity=0.75,
     predictive_value=0.5,
     coverage=CoverageSettings((0.9, 0.95)),
-    mode="stoch",
-    samples=4,
+    options=STOCH,
     policy=PolicyFile(MELANOMA_POLICY, parse_policy(MELANOMA_POLICY, "own.toml")),
 )
 LESIONS = {"bkl": 12, "mel": 20, "nevus": 28}

@@ -30,7 +30,7 @@ from eulerlora_clinic.fitting.heads import (
 )
 from eulerlora_clinic.fitting.site import SiteReport, calibrate_site
 from tests.checkpoint_files import ADAPTERS_FILE
-from tests.conftest import random_network
+from tests.conftest import STOCH, random_network
 from tests.training.conftest import units_of, write_training_images
 from training.calibration.thresholds import CoverageSettings
 from training.data.copies import image_digests
@@ -39,7 +39,10 @@ from training.data.local_images import LocalImages
 
 ADAPTERS, SAMPLES, CLASSES, WIDTH = 2, 3, 4, 6
 HELD_OUT = replace(
-    SETTINGS, coverage=CoverageSettings((0.8,), always_include_rare=True), samples=2, hold_out=0.5
+    SETTINGS,
+    coverage=CoverageSettings((0.8,), always_include_rare=True),
+    options=replace(STOCH, samples=2),
+    hold_out=0.5,
 )
 
 

@@ -298,10 +298,10 @@ def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
     logits = outputs.det.flat_log_probabilities
     units = outputs.units
     assert (units.unit, len(set(units.image_groups.tolist()))) == ("group", 6)
-    assert outputs.temperature("det", 1) == fit_temperature(logits, labels, units)
+    assert outputs.temperature(DET) == fit_temperature(logits, labels, units)
     apart = replace(units, groups=np.arange(len(units)))
     parted = fit_temperature(logits, labels, apart)
-    assert outputs.temperature("det", 1).standard_error != parted.standard_error
+    assert outputs.temperature(DET).standard_error != parted.standard_error
 
 
 def test_a_calibration_stores_all_that_it_fitted_and_all_of_it_is_in_the_revision(
