@@ -443,7 +443,7 @@ def predict(query: str) -> dict[str, Any]:
             prediction: dict[str, Any] = json.load(response)
     except urllib.error.HTTPError as error:
         expect(False, f"200 from /predict?{query}", (error.code, error.read()[:500]))
-    keys = prediction.keys() - {"views", "precision"}  # several views; other than float32
+    keys = prediction.keys() - {"sampler", "views", "precision"}  # where not the default
     expect(keys == PREDICTION, f"the keys {sorted(PREDICTION)}", sorted(keys))
     probabilities = prediction["probabilities"]
     total = sum(probabilities.values())

@@ -196,6 +196,8 @@ class Predictions(Uncertainty):
             "ood_threshold": scores["msp"].threshold,
             "ood_scores": contract.OodScores(**scores),
         }
+        if options.sampler != "independent":
+            stated["sampler"] = options.sampler
         if options.views > 1:
             stated["views"] = options.views
         if options.precision != "float32":
@@ -312,11 +314,12 @@ def table_row(answer: Mapping[str, Any]) -> dict[str, Any]:
     """
     scores = {name: score and score["value"] for name, score in answer["ood_scores"].items()}
     del scores["msp"]  # a field of its own, if it is shown
-    row = {"views": 1, "unfamiliar": None, **answer, **scores}
+    absent = {"sampler": "independent", "views": 1, "precision": "float32", "unfamiliar": None}
+    row = absent | {**answer, **scores}
     if included := row.get("prediction_set"):
         row["prediction_set"] = included["labels"]
     probabilities = row.pop("probabilities", {})
-    for name in ("mode", "precision", "trajectories", "ood_scores", "ood_threshold"):
+    for name in ("trajectories", "ood_scores", "ood_threshold"):
         row.pop(name, None)
     return row | {f"p_{name}": value for name, value in probabilities.items()}
 

@@ -40,8 +40,11 @@ _BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
 _COLUMNS = (
     "label",
+    "mode",
     "samples",
+    "sampler",
     "views",
+    "precision",
     "msp",
     "entropy",
     "expected_entropy",

@@ -3,13 +3,22 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from eulerlora_contract.checkpoints import ClassName, Threshold
 from eulerlora_contract.problems import SENT_BY_SERVICE
-from eulerlora_contract.sampling import MAX_SEED, Auto, Mode, Options, Precision
+from eulerlora_contract.sampling import (
+    AUTO,
+    MAX_SEED,
+    Auto,
+    Mode,
+    Options,
+    Precision,
+    Sampler,
+    Views,
+)
 from eulerlora_contract.settings import (
     NotNegative,
     PositiveInt,
@@ -154,6 +163,10 @@ class Prediction(WireModel):
     """
     trajectories: PositiveInt
     """Adapters times samples; in mode det, times views."""
+    sampler: Sampler = "independent"
+    """How the samples were drawn: independently of each other, or `balanced` against each other;
+    absent for `independent` and in mode det.
+    """
     views: PositiveInt = 1
     """Views of the image (flips and quarter turns) that the trajectories share between them; absent
     for 1, the image alone.
@@ -214,6 +227,17 @@ class Prediction(WireModel):
     @property
     def is_auto(self) -> bool:
         return self.rows is not None
+
+    @property
+    def options(self) -> Options:
+        """What thresholds and evidence are looked up by: of `samples=auto`, not what was drawn."""
+        return Options(
+            mode=self.mode,
+            samples=AUTO if self.is_auto else self.samples,
+            sampler=self.sampler,
+            views=cast("Views", self.views),
+            precision=self.precision,
+        )
 
     @property
     def trajectory_labels(self) -> tuple[str, ...]:

@@ -302,7 +302,8 @@ def _infer_response(
         else:
             message["data"] = values
         messages.append(message)
-    fields = {"mode", "samples", "views", "trajectories", "seed", "rows"}
+    options = {"mode", "samples", "sampler", "views", "precision"}
+    fields = options | {"trajectories", "seed", "rows"}
     answer = {
         "model_name": prediction.model,
         "model_version": prediction.revision,

@@ -1,7 +1,7 @@
 """`Predictions` as a sequence, a table and a picture."""
 
 import csv
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from PIL import Image
 from eulerlora.answer import Predictions
 from eulerlora.commands import predict_command
 from eulerlora.model import EulerLoRA
+from eulerlora_contract.sampling import Options
 
 COUNT = 3
 
@@ -74,6 +75,23 @@ def test_the_columns_are_those_of_the_csv_file(
     assert set(columns) == set(header) - {"file", "warnings"}
     entropies = [float(row[header.index("entropy")]) for row in rows]
     np.testing.assert_allclose(columns["entropy"], entropies, atol=1e-6)
+
+
+def test_an_answer_and_its_row_state_the_whole_options(
+    checkpoint_folder: Path, files: list[Path], predictions: Predictions
+) -> None:
+    model = EulerLoRA.load(checkpoint_folder, precision="bfloat16")
+    options = Options("stoch", 2, "balanced", 4, "bfloat16")
+    answers = model.predict(files, "stoch", 2, sampler="balanced", views=4)
+    columns = answers.to_dict()
+    for name, value in asdict(options).items():
+        assert answers[0][name] == value
+        assert columns[name] == [value] * len(files)
+    plain = predictions.to_dict()
+    assert (plain["sampler"][0], plain["views"][0], plain["precision"][0]) == (
+        "independent", 1, "float32",
+    )  # fmt: skip
+    assert not {"sampler", "views", "precision"} & set(predictions[0])
 
 
 def test_a_frame_has_a_row_for_each_image(predictions: Predictions) -> None:

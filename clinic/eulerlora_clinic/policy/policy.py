@@ -23,7 +23,7 @@ from functools import reduce
 from importlib.resources import files
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self, cast
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -31,13 +31,11 @@ from eulerlora_contract.answers import Disposition, ImageQuality, Prediction, Re
 from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.errors import PolicyError, SettingsError
 from eulerlora_contract.sampling import (
-    AUTO,
     DEFAULT_SAMPLES,
     Auto,
     Mode,
     Options,
     Precision,
-    Views,
     applying,
 )
 from eulerlora_contract.settings import (
@@ -574,16 +572,7 @@ class Policy(Settings):
         Without any for its precision, it is that of another one, which the caller must state.
         """
         of_revision = [one for one in self.evidence if one.revision == prediction.revision]
-        if not of_revision:
-            return None
-        options = Options(
-            mode=prediction.mode,
-            samples=AUTO if prediction.is_auto else prediction.samples,
-            sampler=of_revision[0].options.sampler,  # of the revision: requests do not choose it
-            views=cast("Views", prediction.views),
-            precision=prediction.precision,
-        )
-        return next(iter(applying(of_revision, options)), None)
+        return next(iter(applying(of_revision, prediction.options)), None)
 
     def evidence_in(self, precision: Precision | None = None) -> Evidence | None:
         """The first evidence in a precision, or else the first one; None without any."""

@@ -31,7 +31,7 @@ from eulerlora_contract.errors import ImageError
 from eulerlora_contract.images import rgb_image
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import NO_BREAK, printable
-from eulerlora_contract.sampling import AUTO, Auto, Precision
+from eulerlora_contract.sampling import AUTO, Auto, Options
 
 _PACKAGE, _FOLDER = "eulerlora_clinic.report", "parts"
 STYLE, SCRIPT = "report/parts/report.css", "report/parts/report.js"
@@ -48,10 +48,7 @@ class ModelSettings:
 
     model: str
     revision: str
-    mode: str
-    samples: int | Auto
-    views: int
-    precision: Precision
+    options: Options
     trajectories: int
 
 
@@ -92,7 +89,7 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
     short_names = {code: name.partition(" (")[0] for code, name in names.items()}
     by_name = sorted({row.name for row in ranked_rows}, key=lambda name: (name.casefold(), name))
     settings_counts = _counts_by_settings(ranked_rows)
-    precision = next((settings.precision for settings in settings_counts), None)
+    precision = next((settings.options.precision for settings in settings_counts), None)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -123,15 +120,22 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f}{NO_BREAK}%"
 
 
-def _describe_settings(settings: ModelSettings | Prediction) -> str:
-    """Such as "stoch, 4 samples, 8 views, 8 passes, float32"."""
-    views = (_counted(settings.views, "view"),) if settings.views > 1 else ()
-    if settings.samples == AUTO:
-        samples = "as many samples as each image needed"
-        return ", ".join((settings.mode, samples, *views, settings.precision))
-    counted = () if settings.mode == "det" else (_counted(settings.samples, "sample"),)
-    passes = _counted(settings.trajectories, "pass", "passes")
-    return ", ".join((settings.mode, *counted, *views, passes, settings.precision))
+def _describe_options(options: Options, samples: int | Auto, trajectories: int) -> str:
+    """Such as "stoch, 4 samples, balanced, 8 views, 8 passes, float32".
+
+    `samples`: of the answer, or `auto` for answers with different numbers.
+    """
+    needed = "as many samples as each image needed"
+    drawn = needed if samples == AUTO else _counted(samples, "sample")
+    parts = [
+        options.mode,
+        drawn if options.mode == "stoch" else "",
+        "balanced" if options.sampler == "balanced" else "",
+        _counted(options.views, "view") if options.views > 1 else "",
+        "" if samples == AUTO else _counted(trajectories, "pass", "passes"),
+        options.precision,
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _counted(count: int, singular: str, plural: str = "") -> str:
@@ -157,7 +161,7 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         STATUS_TITLES=STATUS_TITLES,
-        describe_settings=_describe_settings,
+        describe_options=_describe_options,
         counted=_counted,
         texts=results,
         class_bars=class_bars,
@@ -195,10 +199,7 @@ def _counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
         ModelSettings(
             model=prediction.model,
             revision=prediction.revision,
-            mode=prediction.mode,
-            samples=AUTO if prediction.is_auto else prediction.samples,
-            views=prediction.views,
-            precision=prediction.precision,
+            options=prediction.options,
             trajectories=0 if prediction.is_auto else prediction.trajectories,
         )
         for prediction in predictions

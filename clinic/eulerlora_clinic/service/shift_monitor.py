@@ -12,7 +12,7 @@ from eulerlora.inference import InferenceModel
 from eulerlora_clinic.monitoring import EventRate, ShiftMonitor
 from eulerlora_contract.answers import ModelShift, Prediction, PredictionWarning, WarningCode
 from eulerlora_contract.checkpoints import Threshold
-from eulerlora_contract.sampling import AUTO, Auto
+from eulerlora_contract.sampling import Options
 
 _FEATURE_DISTANCE = "feature_distance"
 _FEATURE_QUARTILE = "feature_distance_quartile"
@@ -69,13 +69,13 @@ class _RevisionMonitor:
     """The monitor of one revision.
 
     Attributes:
-        references: By mode and samples.
+        references: By the options of an answer.
         data: Describes the calibration images.
     """
 
     revision: str
     classes: tuple[str, ...]
-    references: Mapping[tuple[str, int | Auto], _ExpectedRates]
+    references: Mapping[Options, _ExpectedRates]
     data: str
     tests: ShiftMonitor
 
@@ -85,8 +85,8 @@ class _RevisionMonitor:
         thresholds = model.config.thresholds
         if not thresholds:
             return None
-        references: dict[tuple[str, int | Auto], _ExpectedRates] = {
-            (entry.options.mode, entry.options.samples): _ExpectedRates.of(entry)
+        references = {
+            entry.options.in_precision(model.precision): _ExpectedRates.of(entry)
             for entry in thresholds
         }
         signals = {
@@ -99,9 +99,8 @@ class _RevisionMonitor:
 
     def record(self, prediction: Prediction) -> None:
         """Records a prediction; ignores one without thresholds for its options."""
-        samples = AUTO if prediction.is_auto else prediction.samples
-        reference = self.references.get((prediction.mode, samples))
-        if reference is not None and prediction.ood is not None:  # thresholds fit these views
+        reference = self.references.get(prediction.options)
+        if reference is not None:
             scores = prediction.ood_scores
             distance = None if scores is None else scores.feature_distance
             events = reference.events(

@@ -296,13 +296,14 @@ def check_evidence(evidence: Evidence) -> None:
         assert urgent.lesions >= one.target.urgent + others.urgent
 
 
-def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None:
+def test_a_threshold_is_fitted_to_one_model_and_its_options() -> None:
     policy = default_policy()
     evidence, other = policy.evidence
     own = make_prediction(
         revision=evidence.revision,
         mode=evidence.options.mode,
         samples=evidence.options.samples,
+        sampler=evidence.options.sampler,
         views=evidence.options.views,
         precision=evidence.options.precision,
     )
@@ -314,6 +315,7 @@ def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None
         {"revision": "sha256:other"},
         {"samples": 5},
         {"views": 2},
+        {"sampler": "independent"},
         {"mode": "det", "samples": 1},
         {"rows": 8},
     ):

@@ -89,6 +89,7 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
         revision=evidence.revision if is_fitted else "sha256:other",
         mode=evidence.options.mode,
         samples=evidence.options.samples,
+        sampler=evidence.options.sampler,
         views=evidence.options.views,
         index=3,
         item_id="a",
@@ -124,6 +125,7 @@ def reference(rules: Policy, precision: str) -> PolicyReference:
         revision=evidence.revision,
         mode=evidence.options.mode,
         samples=evidence.options.samples,
+        sampler=evidence.options.sampler,
         views=evidence.options.views,
         precision=precision,
     )

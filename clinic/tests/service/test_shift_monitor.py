@@ -100,7 +100,13 @@ def test_each_picture_counts_in_the_signals_that_it_has(make_model) -> None:
     monitors.record(prediction(distance=3.5))
     monitors.record(prediction("mel", distance=None))  # it says nothing about the features
     monitors.record(prediction(mode="det", samples=1, msp=0.4))  # det has no other thresholds
-    monitors.record(prediction(samples=16))  # no thresholds
+    for other in (
+        {"samples": 16},
+        {"views": 8},
+        {"sampler": "balanced"},
+        {"precision": "bfloat16"},
+    ):
+        monitors.record(prediction(**other))  # no thresholds
     state = monitors.states()["tiny"]
     signals = {signal.name: signal for signal in state.signals}
     rates = {name: (signal.pictures, signal.rate) for name, signal in signals.items()}

@@ -7,7 +7,8 @@ const FORMULA = /^[=+\-@\t\r\n]/; // a spreadsheet reads such a text as a formul
 const BY_URGENCY = ["routine", "failed", "retake", "refer", "unfamiliar", "urgent"];
 const PREDICTION = [
   "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold", "unfamiliar",
-  "mode", "samples", "views", "rows", "trajectories", "seed", "model", "revision", "request_id",
+  "mode", "samples", "sampler", "views", "precision", "rows", "trajectories", "seed", "model", "revision",
+  "request_id",
 ];
 const FIGURES = ["msp", "entropy", "expected_entropy", "mutual_information"]; // not of unfamiliar images
 const QUALITY = ["width", "height", "brightness", "dark_share", "bright_share", "sharpness"];
@@ -75,7 +76,7 @@ function resultCells(result, problem) {
 }
 
 function predictionCells(prediction, figures) {
-  const values = prediction && { views: 1, ...prediction };
+  const values = prediction && { sampler: "independent", views: 1, precision: "float32", ...prediction };
   const scores = ["energy", "feature_distance"].flatMap((name) => {
     const score = prediction?.ood_scores?.[name];
     return [[name, score?.value], [`${name}_threshold`, score?.threshold]];
