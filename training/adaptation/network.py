@@ -205,36 +205,43 @@ def _tied_gradient(gradient: Tensor) -> Tensor:
     return torch.cat([queries + keys, queries + keys, values])
 
 
-def member_folders(recipe: AdapterRecipe, out: Path) -> list[Path]:
-    """The folders of a run's checkpoints: `out`, or one for each member of an ensemble."""
+@dataclass(frozen=True)
+class Member:
+    """One network of a run, or its only one.
+
+    Attributes:
+        folder: Of its checkpoint.
+        recipe: With a seed of its own; the first has the seed of the run, and is the single network
+            of that seed if the ensemble is explicit. Snapshots share the epochs, the first ones one
+            more than the last if they do not divide; only the first has a warm-up.
+        previous: The folder of the snapshot from whose weights it starts; None for the backbone.
+    """
+
+    folder: Path
+    recipe: AdapterRecipe
+    previous: Path | None = None
+
+
+def members(recipe: AdapterRecipe, out: Path) -> list[Member]:
+    """The members of a run in order: one in `out`, or those of an ensemble in folders below it."""
     whole = recipe.whole_network
     if whole is None or whole.members == 1:
-        return [out]
+        return [Member(out, recipe)]
     digits = len(str(whole.members))
-    return [out / "members" / f"{index + 1:0{digits}}" for index in range(whole.members)]
-
-
-def member_recipe(recipe: AdapterRecipe, index: int) -> AdapterRecipe:
-    """The recipe of one member, counted from 0.
-
-    Each has its own seed; the first has the seed of the ensemble, and is the single network of that
-    seed if the ensemble is explicit. Snapshots share the epochs, the first ones one more than the
-    last if they do not divide; only the first has a warm-up.
-    """
-    training, whole = recipe.training, recipe.whole_network
-    if whole is not None and whole.ensemble == "snapshot":
-        assert isinstance(training.epochs, int)
-        epochs, more = divmod(training.epochs, whole.members)
-        cycle: dict[str, object] = {"epochs": epochs + (index < more)}
-        cycle |= {"warmup_steps": 0} if index else {}
-        training = training.model_copy(update=cycle)
-    seed = recipe.seed
-    if index:
-        seed = int(np.random.SeedSequence((recipe.seed, index)).generate_state(1)[0])
-    return recipe.model_copy(update={"seed": seed, "training": training})
-
-
-def starts_from_previous(recipe: AdapterRecipe, index: int) -> bool:
-    """True if a member starts from the weights of the member before it."""
-    whole = recipe.whole_network
-    return index > 0 and whole is not None and whole.ensemble == "snapshot"
+    folders = [out / "members" / f"{index + 1:0{digits}}" for index in range(whole.members)]
+    is_snapshot = whole.ensemble == "snapshot"
+    ensemble = []
+    for index, folder in enumerate(folders):
+        training, seed = recipe.training, recipe.seed
+        if is_snapshot:
+            assert isinstance(training.epochs, int)
+            epochs, more = divmod(training.epochs, whole.members)
+            cycle: dict[str, object] = {"epochs": epochs + (index < more)}
+            cycle |= {"warmup_steps": 0} if index else {}
+            training = training.model_copy(update=cycle)
+        if index:
+            seed = int(np.random.SeedSequence((recipe.seed, index)).generate_state(1)[0])
+        of_member = recipe.model_copy(update={"seed": seed, "training": training})
+        previous = folders[index - 1] if is_snapshot and index else None
+        ensemble.append(Member(folder, of_member, previous))
+    return ensemble

@@ -27,13 +27,12 @@ from eulerlora_contract.errors import DataError, SettingsError
 from eulerlora_contract.output_files import check_free, new_folder
 from training.adaptation.network import (
     FrozenBackbone,
+    Member,
     available_source,
     count_trained,
     initial_network,
-    member_folders,
-    member_recipe,
+    members,
     read_backbone,
-    starts_from_previous,
 )
 from training.adaptation.network_training import train_adapters
 from training.adaptation.objective import trained_images
@@ -95,7 +94,6 @@ class _SharedRun:
     Attributes:
         frozen: The backbone before the training.
         pretrained: Images of the data set with which it was pretrained.
-        folders: Of the members' checkpoints.
     """
 
     recipe: AdapterRecipe
@@ -104,7 +102,7 @@ class _SharedRun:
     ood: Sequence[OodSet]
     outliers: OodSet | None
     pretrained: Sequence[LabelledImage]
-    folders: Sequence[Path]
+    members: Sequence[Member]
     accelerator: Accelerator
     resume: bool
     tracking: Tracking | None
@@ -129,7 +127,7 @@ class _SharedRun:
     @property
     def has_temperatures(self) -> bool:
         """False for an ensemble: the mean of calibrated members is less confident than right."""
-        is_one = self.recipe.evaluation.temperature and len(self.folders) == 1
+        is_one = self.recipe.evaluation.temperature and len(self.members) == 1
         return is_one and has_temperature(self.images)
 
     @property
@@ -145,7 +143,7 @@ class _SharedRun:
     @cached_property
     def probe(self) -> AdaptedVisionTransformer | None:
         """The first member with the probe that it starts from; None with a random head."""
-        recipe = member_recipe(self.recipe, 0)
+        recipe = self.members[0].recipe
         if recipe.training.head == "random":
             return None
         network = initial_network(recipe, self.frozen, len(self.images.classes))
@@ -168,7 +166,7 @@ def train(
     """Runs a recipe: trains, calibrates, saves, evaluates, and writes report and model card.
 
     A calibrated checkpoint appears in `out` atomically after training, those of an ensemble of
-    whole networks in `member_folders`. Until then, the state of a training is in `state_file` of
+    whole networks in `members`. Until then, the state of a training is in `state_file` of
     its folder; `resume` continues from it, or with the next member or the evaluation if the
     checkpoint exists, if recipe, seed and images are the same; `restart` discards it; without
     either it is refused.
@@ -188,7 +186,7 @@ def train(
     """
     if tracking is not None and tracking.folder.resolve().is_relative_to(out.resolve()):
         raise SettingsError(f"expected a --track-dir outside of {out}, got {tracking.folder}")
-    folders = member_folders(recipe, out)
+    folders = [member.folder for member in members(recipe, out)]
     finished = [resume and (folder / CONFIG_FILE).exists() for folder in folders]
     for folder, done in zip(folders, finished, strict=True):
         if not done:
@@ -223,7 +221,16 @@ def train(
             check.refuse_copies()
         print_lines(basis_lines(images))
     shared = _SharedRun(
-        recipe, frozen, images, ood, outliers, pretrained, folders, accelerator, resume, tracking
+        recipe,
+        frozen,
+        images,
+        ood,
+        outliers,
+        pretrained,
+        members(recipe, out),
+        accelerator,
+        resume,
+        tracking,
     )
     for index, done in enumerate(finished):
         if done:
@@ -289,13 +296,11 @@ def _read_labelled(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> ImagePa
 
 
 def _train_member(shared: _SharedRun, index: int, calibrated: bool) -> None:
-    images, outliers, folders = shared.images, shared.outliers, shared.folders
-    accelerator, folder = shared.accelerator, folders[index]
-    device = accelerator.device
-    recipe = member_recipe(shared.recipe, index)
+    images, outliers, accelerator = shared.images, shared.outliers, shared.accelerator
+    member, count, device = shared.members[index], len(shared.members), accelerator.device
+    folder, recipe, previous = member.folder, member.recipe, member.previous
     dtype: torch.dtype = getattr(torch, recipe.stored)
     frozen = shared.frozen
-    previous = folders[index - 1] if starts_from_previous(recipe, index) else None
     network = initial_network(recipe, frozen, len(images.classes), previous)
     if index == 0 and shared.probe is not None:
         network.heads.load_state_dict(shared.probe.heads.state_dict())
@@ -304,10 +309,10 @@ def _train_member(shared: _SharedRun, index: int, calibrated: bool) -> None:
     length = RunLength.of(recipe.training, len(trained_images(images, outliers)))
     recipe = recipe.model_copy(update={"training": length.settled(recipe.training)})
     if accelerator.is_main_process:
-        print_lines([f"member {index + 1} of {len(folders)}"] if len(folders) > 1 else [])
+        print_lines([f"member {index + 1} of {count}"] if count > 1 else [])
         print_lines(run_lines(recipe, frozen, count_trained(network), length, device))
     tracking = shared.tracking
-    if tracking is not None and len(folders) > 1:
+    if tracking is not None and count > 1:
         name = f"{tracking.run}-{folder.name}"
         tracking = replace(tracking, run=name, folder=tracking.folder / folder.name)
     settings, state = recipe.without_source, state_file(folder)
@@ -365,7 +370,8 @@ def state_file(out: Path) -> Path:
 
 
 def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
-    settings, images, folders = shared.recipe.evaluation, shared.images, shared.folders
+    settings, images = shared.recipe.evaluation, shared.images
+    folders = [member.folder for member in shared.members]
     device = shared.accelerator.device
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
     options = [model.options("det"), model.options("stoch", settings.samples)]

@@ -148,7 +148,7 @@ def train_command(
         check_outside(copies, data)
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.adaptation.network import member_folders  # noqa: PLC0415
+    from training.adaptation.network import members  # noqa: PLC0415
     from training.adaptation.train import check_data, state_file, train  # noqa: PLC0415
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
@@ -157,7 +157,7 @@ def train_command(
             raise click.ClickException("a training would refuse these data")
         return
     curves = tracking(trackers, track_dir, out, settings)
-    folders = member_folders(settings, out)
+    folders = [member.folder for member in members(settings, out)]
     states = [state_file(folder) for folder in folders]
     with resume_hint(states, checkpoint=folders[-1]):
         train(

@@ -16,7 +16,7 @@ from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_contract.errors import DataError, SettingsError
 from eulerlora_contract.sampling import Mode
 from eulerlora_contract.settings import PositiveInt, Settings, validated
-from training.adaptation.network import member_folders, read_backbone
+from training.adaptation.network import members, read_backbone
 from training.adaptation.train import REPORT, state_file
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
@@ -205,7 +205,7 @@ class TableRun:
 
     @property
     def checkpoints(self) -> list[Path]:
-        return member_folders(self.recipe, self.out)
+        return [member.folder for member in members(self.recipe, self.out)]
 
     def check(self) -> None:
         """Checks that the checkpoints in the output folder are of these settings.

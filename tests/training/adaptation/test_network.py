@@ -19,15 +19,14 @@ from training.adaptation import network as backbone
 from training.adaptation.network import (
     available_source,
     count_trained,
-    member_folders,
-    member_recipe,
+    members,
     read_backbone,
-    starts_from_previous,
     whole_network,
 )
-from training.recipe.file import read_recipe
-from training.recipe.schema import AdapterRecipe, BackboneSource, WholeNetworkSettings
+from training.recipe.file import find_recipe, read_recipe
+from training.recipe.schema import AdapterRecipe, BackboneSource
 
+OUT = Path("out")
 CLASSES = 3
 WIDTH = TINY_BACKBONE.width
 IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -35,8 +34,10 @@ LABELS = torch.tensor([0, 1, 2, 1])
 
 
 def network_of(attention: str = "dot") -> AdaptedVisionTransformer:
-    settings = WholeNetworkSettings.model_validate({"attention": attention})
-    network = whole_network(random_backbone(), settings, CLASSES, Preprocessing(size=32))
+    variant = {"dot": "single", "l2": "l2"}[attention]
+    recipe = read_recipe(find_recipe("ham10000"), AdapterRecipe, variant=variant)
+    size = Preprocessing(size=32)
+    network = whole_network(random_backbone(), recipe.whole_network, CLASSES, size)
     network.heads.initialise(torch.Generator().manual_seed(1))
     return network
 
@@ -160,26 +161,27 @@ def recipe_of(file: Path, *overrides: str) -> AdapterRecipe:
 
 def test_members_of_an_explicit_ensemble_differ_in_their_seed_alone(recipe_file: Path) -> None:
     recipe = recipe_of(recipe_file, "whole_network={members = 4}")
-    members = [member_recipe(recipe, index) for index in range(4)]
-    assert members[0] == recipe
-    assert len({member.seed for member in members}) == 4
-    assert all(m.model_copy(update={"seed": recipe.seed}) == recipe for m in members)
-    assert not any(starts_from_previous(recipe, index) for index in range(4))
+    ensemble = members(recipe, OUT)
+    recipes = [member.recipe for member in ensemble]
+    assert recipes[0] == recipe
+    assert len({one.seed for one in recipes}) == 4
+    assert all(one.model_copy(update={"seed": recipe.seed}) == recipe for one in recipes)
+    assert [member.previous for member in ensemble] == [None] * 4
 
 
 def test_snapshots_share_the_epochs_of_one_run_and_warm_up_once(recipe_file: Path) -> None:
     recipe = recipe_of(recipe_file, 'whole_network={members = 3, ensemble = "snapshot"}')
-    members = [member_recipe(recipe, index) for index in range(3)]
-    assert [member.training.epochs for member in members] == [2, 2, 2]
+    ensemble = members(recipe, OUT)
+    assert [member.recipe.training.epochs for member in ensemble] == [2, 2, 2]
     uneven = recipe_of(recipe_file, 'whole_network={members = 4, ensemble = "snapshot"}')
-    epochs = [member_recipe(uneven, index).training.epochs for index in range(4)]
-    assert epochs == [2, 2, 1, 1]
-    assert [member.training.warmup_steps for member in members] == [2, 0, 0]
-    assert [starts_from_previous(recipe, index) for index in range(3)] == [False, True, True]
+    assert [member.recipe.training.epochs for member in members(uneven, OUT)] == [2, 2, 1, 1]
+    assert [member.recipe.training.warmup_steps for member in ensemble] == [2, 0, 0]
+    folders = [member.folder for member in ensemble]
+    assert [member.previous for member in ensemble] == [None, *folders[:2]]
 
 
 def test_a_single_network_is_in_the_folder_of_its_run(recipe_file: Path) -> None:
-    out = Path("out")
-    assert member_folders(recipe_of(recipe_file, "whole_network={}"), out) == [out]
-    ensemble = recipe_of(recipe_file, "whole_network={members = 12}")
-    assert member_folders(ensemble, out)[::11] == [out / "members/01", out / "members/12"]
+    (single,) = members(recipe_of(recipe_file, "whole_network={}"), OUT)
+    assert (single.folder, single.previous) == (OUT, None)
+    ensemble = members(recipe_of(recipe_file, "whole_network={members = 12}"), OUT)
+    assert [member.folder for member in ensemble[::11]] == [OUT / "members/01", OUT / "members/12"]
