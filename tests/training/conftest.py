@@ -9,11 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, read_config
+from eulerlora.checkpoint.files import read_config
 from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.image_folders import select_files
 from tests.checkpoint_files import write_config
 from tests.conftest import random_backbone
 from training.data.cache import DecodedImages, decoded_images
@@ -56,7 +55,7 @@ METADATA = "HAM10000_metadata.csv"
 
 def write_training_images(folder: Path, content: bytes) -> None:
     """Gives a checkpoint this `training_images.safetensors`, with its digest."""
-    (folder / TRAINING_IMAGES_FILE).write_bytes(content)
+    (folder / "training_images.safetensors").write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
     config = read_config(folder).model_copy(update={"training_images_sha256": digest})
     write_config(folder, config)
@@ -109,8 +108,8 @@ def ham10000_table(real_data: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 def list_images(folder: Path) -> dict[str, Path]:
     """The images below a folder by relative name, sorted."""
-    files = select_files([folder]).files
-    return {file.relative_to(folder).as_posix(): file for file in files}
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.png")}
+    return dict(sorted(files.items()))
 
 
 def write_image(path: Path, colour: tuple[int, int, int], noise: np.random.Generator) -> None:

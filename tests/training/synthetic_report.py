@@ -1,7 +1,10 @@
 """A synthetic evaluation report."""
 
+from typing import Any
+
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 
 from eulerlora.answer import Predictions
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
@@ -10,120 +13,122 @@ from eulerlora_contract.checkpoints import ScoreThreshold, Threshold
 from tests.conftest import DET, STOCH
 from training.data.images import LabelledImage
 from training.evaluation.evaluate import Evaluation
-from training.evaluation.intervals import Estimate, Proportion, proportion
+from training.evaluation.intervals import proportion
 from training.evaluation.mode_report import EvaluatedSet
-from training.evaluation.report_schema import (
-    ClassMetrics,
-    GroupMetrics,
-    ModeReport,
-    OodMetrics,
-    OodSetFacts,
-    Report,
-    ScoreMetrics,
-    Subset,
-)
+from training.evaluation.report_schema import Report
+
+REPORTS = TypeAdapter(Report)
+Facts = dict[str, Any]
+"""A part of `report.json`."""
 
 
-def estimate(value: float) -> Estimate:
-    return Estimate(value, value - 0.05, value + 0.05)
+def estimate(value: float, low: float | None = None, high: float | None = None) -> Facts:
+    return {"value": value, "low": low, "high": high}
 
 
-def share(hits: int, images: int) -> Proportion | None:
+def near(value: float) -> Facts:
+    return estimate(value, value - 0.05, value + 0.05)
+
+
+def share(hits: int, images: int) -> object:
     return proportion(np.arange(images) < hits, np.arange(images))
 
 
-def score_metrics(value: float, flagged: Proportion | None) -> ScoreMetrics:
+def of_class(sensitivity: object, specificity: object = None, value: object = None) -> Facts:
+    return {"sensitivity": sensitivity, "specificity": specificity, "predictive_value": value}
+
+
+def of_score(value: float, flagged: object) -> Facts:
     metrics = {"auroc": value, "auprc": value + 0.01, "fpr_at_95_tpr": value + 0.02}
-    return ScoreMetrics({name: estimate(metric) for name, metric in metrics.items()}, flagged)
+    return {"metrics": {name: near(of) for name, of in metrics.items()}, "flagged": flagged}
 
 
-def group(images: int, clusters: int, target: int) -> GroupMetrics:
-    return GroupMetrics(
-        images=images,
-        clusters=clusters,
-        target=target,
-        metrics={
-            "accuracy": estimate(0.5),
-            "overconfidence": estimate(0.1),
-            "auroc": estimate(0.8),
+def of_group(images: int, clusters: int, target: int) -> Facts:
+    return {
+        "images": images, "clusters": clusters, "target": target,
+        "metrics": {"accuracy": near(0.5), "overconfidence": near(0.1), "auroc": near(0.8)},
+        "sensitivity": share(target // 2, target),
+        "specificity": share((images - target) // 2, images - target),
+    }  # fmt: skip
+
+
+def of_set(group: str, images: int, of: int, seen: int, resembles: str | None) -> Facts:
+    return {
+        "group": group, "generated": group == "shifted", "used": {"images": images, "of": of},
+        "seen": seen, "resembles": resembles,
+    }  # fmt: skip
+
+
+MODES = [
+    {
+        "options": options,
+        "trajectories": 2 * samples,
+        "metrics": {
+            "accuracy": near(0.5 + samples / 100), "macro_f1": near(0.4), "macro_auroc": None,
+            "ece": near(0.2), "nll": near(1.0), "brier": near(0.7), "aurc": near(0.12),
+            "augrc": near(0.08),
         },
-        sensitivity=share(target // 2, target),
-        specificity=share((images - target) // 2, images - target),
-    )
+        "error_ranking": {
+            score: {"auroc": near(0.7), "aurc": near(0.2)}
+            for score in ("msp", "entropy", "mutual_information")
+        },
+        "classes": {
+            "red": of_class(share(3, 12), share(9, 10), share(3, 4)), "blue": of_class(None)
+        },
+        "difference": {} if options == DET else {
+            "nll": estimate(0.003, 0.001, 0.005),
+            "accuracy": estimate(-0.002, -0.004, 0.001),
+            "brier": estimate(0.001, 0.0, 0.002),
+        },
+        "thresholds": {"msp": 0.6, "feature_distance": 35.0} if options == DET else {},
+        "flagged": {} if options == STOCH else {
+            "msp": share(61, 1234), "feature_distance": share(70, 1234)
+        },
+        "ood": {
+            name: {
+                "scores": {
+                    "msp": of_score(0.5, share(4, 10) if options == DET else None),
+                    "energy": of_score(0.6, None),
+                    "feature_distance": of_score(0.9, share(8, 10) if options == DET else None),
+                },
+                "accuracy": share(9, 20) if name == "haze" else None,
+            }
+            for name in ("haze", "other", "close")
+        },
+        "groups": {
+            "size": {
+                "large": of_group(900, 700, 100),
+                "small": of_group(49, 40, 20),
+                "rare": of_group(500, 400, 9),
+            }
+        },
+    }
+    for options, samples in ((DET, 1), (STOCH, 4))
+]  # fmt: skip
 
 
-REPORT = Report(
-    model="tiny",
-    revision="sha256:00",
-    data="squares, test part",
-    images=1234,
-    unit="lesion",
-    units=800,
-    sampled="lesion",
-    clusters=800,
-    seen=0,
-    fitted=0,
-    target=("red",),
-    ood_sets={
-        "haze": OodSetFacts("shifted", True, Subset(100, 100), 0, "the data set itself"),
-        "other": OodSetFacts("far", False, Subset(2_000, 10_000), 7, "everyday photographs"),
-        "close": OodSetFacts("near", False, Subset(30, 30), 0, None),
-    },
-    modes=[
-        ModeReport(
-            options=options,
-            trajectories=2 * samples,
-            metrics={
-                "accuracy": estimate(0.5 + samples / 100),
-                "macro_f1": estimate(0.4),
-                "macro_auroc": None,
-                "ece": estimate(0.2),
-                "nll": estimate(1.0),
-                "brier": estimate(0.7),
-                "aurc": estimate(0.12),
-                "augrc": estimate(0.08),
-            },
-            error_ranking={
-                score: {"auroc": estimate(0.7), "aurc": estimate(0.2)}
-                for score in ("msp", "entropy", "mutual_information")
-            },
-            classes={
-                "red": ClassMetrics(share(3, 12), share(9, 10), share(3, 4)),
-                "blue": ClassMetrics(None, None, None),
-            },
-            difference={}
-            if options == DET
-            else {
-                "nll": Estimate(0.003, 0.001, 0.005),
-                "accuracy": Estimate(-0.002, -0.004, 0.001),
-                "brier": Estimate(0.001, 0.0, 0.002),
-            },
-            thresholds={} if threshold is None else {"msp": threshold, "feature_distance": 35.0},
-            flagged={}
-            if threshold is None
-            else {"msp": share(61, 1234), "feature_distance": share(70, 1234)},
-            ood={
-                name: OodMetrics(
-                    scores={
-                        "msp": score_metrics(0.5, threshold and share(4, 10)),
-                        "energy": score_metrics(0.6, None),
-                        "feature_distance": score_metrics(0.9, threshold and share(8, 10)),
-                    },
-                    accuracy=share(9, 20) if name == "haze" else None,
-                )
-                for name in ("haze", "other", "close")
-            },
-            groups={
-                "size": {
-                    "large": group(900, 700, 100),
-                    "small": group(49, 40, 20),
-                    "rare": group(500, 400, 9),
-                }
-            },
-        )
-        for options, samples, threshold in ((DET, 1, 0.6), (STOCH, 4, None))
-    ],
-)
+def report(**changes: object) -> Report:
+    """The report of these facts, some of them changed."""
+    facts = {
+        "model": "tiny", "revision": "sha256:00",
+        "data": "squares, test part", "images": 1234, "unit": "lesion", "units": 800,
+        "sampled": "lesion", "clusters": 800, "seen": 0, "fitted": 0, "target": ("red",),
+        "ood_sets": {
+            "haze": of_set("shifted", 100, 100, 0, "the data set itself"),
+            "other": of_set("far", 2_000, 10_000, 7, "everyday photographs"),
+            "close": of_set("near", 30, 30, 0, None),
+        },
+        "modes": MODES,
+    }  # fmt: skip
+    return REPORTS.validate_python(facts | changes)
+
+
+def report_json(of: Report) -> bytes:
+    """The content of `report.json`."""
+    return REPORTS.dump_json(of)
+
+
+REPORT = report()
 
 
 def synthetic_evaluation(report: Report) -> Evaluation:

@@ -12,7 +12,6 @@ import torch
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import (
-    CARD_FILES,
     DEFAULT_CHECKPOINT,
     load_checkpoint,
     read_config,
@@ -24,14 +23,13 @@ from tests.program import refusal, run, succeed
 from tests.training.conftest import COLOURS, PER_CLASS, set_options, write_image, write_recipe
 from training.adaptation.network_training import train_adapters
 from training.adaptation.objective import AdapterObjective
-from training.data.copies import images_in_training
-from training.data.datasets import dataset_settings, read_dataset
+from training.data.copies import known_images
+from training.data.datasets import checkpoint_dataset, read_dataset
 from training.data.images import ImageParts
-from training.evaluation.report_schema import Report, read_report
+from training.evaluation.report_schema import read_report
 from training.optimisation.run import Run, accelerator_on
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
-from training.reporting.model_card import write_model_card
 
 ONE_THRESHOLD = ("--set", "evaluation.calibrated=[1]")  # faster where thresholds do not matter
 ONE_EPOCH = ("--set", "training.epochs=1", *ONE_THRESHOLD)
@@ -72,9 +70,9 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
         results.name,
         "training_images.safetensors",
     ]
-    parts = read_dataset(dataset_settings(read_config(trained)), labelled).parts
-    assert images_in_training(trained, parts["train"]) == parts["train"]
-    assert images_in_training(trained, parts["test"]) == []
+    parts = checkpoint_dataset(read_config(trained), labelled).parts
+    assert known_images(trained, parts["train"]).trained == parts["train"]
+    assert known_images(trained, parts["test"]).trained == []
     model = EulerLoRA.load(trained)
     images = sorted((labelled / "set" / "test").rglob("*.png"))
     for mode, samples in (("det", None), ("stoch", 16)):  # many samples reduce chance
@@ -121,13 +119,13 @@ def test_evaluate_repeats_the_report_of_training_and_the_card_follows_from_it(
     for name in names:
         assert (out / name).read_bytes() == (trained_copy / "report" / name).read_bytes()
 
-    files = [trained_copy / "README.md"]
-    files += [file for pattern in CARD_FILES for file in trained_copy.glob(pattern)]
+    patterns = ("README.md", "reliability-*.png", "results-*.csv")
+    files = [file for pattern in patterns for file in trained_copy.glob(pattern)]
     assert len(files) == 3
     before = [file.read_bytes() for file in files]
     for file in files:
         file.unlink()
-    write_model_card(trained_copy, out)
+    succeed("card", trained_copy, "--report", out)
     assert [file.read_bytes() for file in files] == before
 
 
@@ -146,7 +144,7 @@ def test_an_evaluation_tests_on_all_images_of_another_folder_only(
         shutil.copytree(image_folder / part, renamed / part)
     shutil.copytree(other, same)
 
-    def tested(data: Path) -> Report:
+    def tested(data: Path):
         report = tmp_path / f"{data.name} report"
         succeed("evaluate", trained, "--data", data, "--mode", "det", "--out", report)
         return read_report(report)
@@ -163,7 +161,7 @@ def test_an_evaluation_tests_on_all_images_of_another_folder_only(
 def test_an_evaluation_on_calibration_pictures_in_another_folder_says_so(
     trained: Path, labelled: Path, tmp_path: Path
 ) -> None:
-    images = read_dataset(dataset_settings(read_config(trained)), labelled)
+    images = checkpoint_dataset(read_config(trained), labelled)
     calibrated = images.parts["calibration"]
     for image in calibrated:
         folder = tmp_path / "other" / images.class_names[image.label]

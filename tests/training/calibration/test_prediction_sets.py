@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,26 +11,23 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint, read_config
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.errors import DataError
 from tests.conftest import DET, config_of, random_network
 from tests.training.conftest import list_images
-from training.calibration.calibrate import calibrate, calibrate_checkpoint
+from training.calibration.calibrate import calibrate_checkpoint
 from training.calibration.parts import calibrated_parts
 from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
-    check_units,
-    data_sha256,
     with_prediction_sets,
 )
-from training.data.dataset import DataSettings
-from training.data.datasets import read_dataset
+from training.data.datasets import checkpoint_dataset
 from training.data.images import ImageParts, LabelledImage
-from training.data.units import Units
 from training.evaluation.prediction_sets import set_coverages
 
 CLASSES = ("bkl", "mel", "nv")
@@ -58,13 +55,15 @@ def predicted(images: Sequence[LabelledImage], seed: int) -> Tensor:
 
 
 def fitted(
-    images: Sequence[LabelledImage], probabilities: Tensor, settings: CoverageSettings
+    images: Sequence[LabelledImage],
+    probabilities: Tensor,
+    settings: CoverageSettings,
+    config: CheckpointConfig | None = None,
 ) -> tuple[PredictionSetCalibration, ...]:
     empty = torch.zeros(len(images), 1, 1)
     logits = probabilities.log()[:, None, None]
     outputs = Trajectories.of(logits, empty[..., None], empty.long())
-    config = config_of(random_network())
-    assert [label.name for label in config.classes] == list(CLASSES)
+    config = config or config_of(random_network())
     calibration = CalibrationOutputs(outputs, outputs, "float32", images, "squares")
     return with_prediction_sets(config, calibration, [], settings).prediction_sets
 
@@ -101,12 +100,13 @@ def test_classes_with_too_few_lesions_are_refused_by_name_and_number(
     lesions: int, always: bool, named: str | None
 ) -> None:
     images, settings = lesion_images(lesions, seed=0), CoverageSettings((0.5, 0.9), always)
-    check_units(Units.of(images), CLASSES, CoverageSettings())
+    probabilities = predicted(images, seed=1)
+    assert fitted(images, probabilities, CoverageSettings()) == ()
     if named is None:
-        check_units(Units.of(images), CLASSES, settings)
+        assert len(fitted(images, probabilities, settings)) == 2
         return
     with pytest.raises(DataError, match=named):
-        check_units(Units.of(images), CLASSES, settings)
+        fitted(images, probabilities, settings)
 
 
 def test_a_rare_class_is_in_every_set_on_request() -> None:
@@ -124,14 +124,20 @@ def test_a_rare_class_is_in_every_set_on_request() -> None:
 
 def test_the_digest_depends_on_names_labels_and_lesions_but_not_on_their_order() -> None:
     images = lesion_images(9, seed=0)
-    digest = data_sha256(images, CLASSES)
-    assert data_sha256(images[::-1], CLASSES) == digest
-    assert data_sha256(images[1:], CLASSES) != digest
+
+    def digest_of(shown: Sequence[LabelledImage]) -> str:
+        settings = CoverageSettings((0.5,), always_include_rare=True)
+        (calibration,) = fitted(shown, predicted(shown, seed=1), settings)
+        return calibration.data_sha256
+
+    digest = digest_of(images)
+    assert digest_of(images[::-1]) == digest
+    assert digest_of(images[1:]) != digest
     first = images[0]
     for name, label, lesion in (("x", 0, first.cluster), (first.name, 1, first.cluster),
                                 (first.name, 0, None)):  # fmt: skip
         changed = [LabelledImage(name, first.source, label, lesion), *images[1:]]
-        assert data_sha256(changed, CLASSES) != digest
+        assert digest_of(changed) != digest
 
 
 def test_a_lesion_is_covered_if_all_of_its_images_are() -> None:
@@ -216,13 +222,14 @@ def test_calibrate_stores_sets_that_cover_its_images(
 
 
 def test_a_calibration_without_coverage_removes_earlier_sets(
-    checkpoint_folder: Path, parts: ImageParts
+    checkpoint_folder: Path, parts: ImageParts, tmp_path: Path
 ) -> None:
-    checkpoint = load_checkpoint(checkpoint_folder)
-    first = calibrate(checkpoint, parts, CPU, [2], coverage=CoverageSettings((0.5,))).config
-    assert first.prediction_sets
-    again = calibrate(replace(checkpoint, config=first), parts, CPU, [2]).config
-    assert again.prediction_sets == ()
+    first, again = tmp_path / "first", tmp_path / "again"
+    coverage = CoverageSettings((0.5,))
+    options: dict[str, Any] = {"images": parts, "device": CPU, "samples": [2]}
+    with_sets = calibrate_checkpoint(checkpoint_folder, first, coverage=coverage, **options)
+    assert with_sets.prediction_sets
+    assert calibrate_checkpoint(first, again, **options).prediction_sets == ()
 
 
 def test_a_refused_calibration_writes_nothing(
@@ -235,17 +242,18 @@ def test_a_refused_calibration_writes_nothing(
 
 
 @pytest.fixture(scope="module")
-def ham10000(ham10000_table: Path) -> tuple[Sequence[LabelledImage], Sequence[str]]:
-    """The calibration part of HAM10000 without its pixels, and the class names."""
-    images = read_dataset(DataSettings(kind="ham10000", split="lesion"), ham10000_table)
-    return images.parts["calibration"], images.class_names
+def ham10000(ham10000_table: Path) -> Sequence[LabelledImage]:
+    """The calibration part of HAM10000 without its pixels."""
+    images = checkpoint_dataset(read_config(DEFAULT_CHECKPOINT), ham10000_table)
+    return images.parts["calibration"]
 
 
 @pytest.mark.data
 def test_the_packaged_sets_state_their_calibration_lesions(ham10000) -> None:
-    images, names = ham10000
-    sets = read_config(DEFAULT_CHECKPOINT).prediction_sets
-    assert {entry.coverage for entry in sets} == {0.9, 0.95}
-    for entry in sets:
-        assert entry.units == Units.of(images).counts(len(names))
-        assert entry.data_sha256 == data_sha256(images, names)
+    config = read_config(DEFAULT_CHECKPOINT)
+    equal = torch.full((len(ham10000), len(config.classes)), 1 / len(config.classes)).double()
+    plain = config.model_copy(update={"prediction_sets": ()})
+    (again,) = fitted(ham10000, equal, CoverageSettings((0.9,), True), plain)[:1]
+    assert {entry.coverage for entry in config.prediction_sets} == {0.9, 0.95}
+    for entry in config.prediction_sets:
+        assert (entry.units, entry.data_sha256) == (again.units, again.data_sha256)

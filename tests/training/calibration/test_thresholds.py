@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from eulerlora import EulerLoRA
 from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
@@ -20,17 +21,14 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
     revision_of,
 )
-from eulerlora.model import EulerLoRA
-from eulerlora.sampling.adaptive import MIN_IMAGES, StoppingRule
+from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora.settings import UNSCALED
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import CheckpointError, OutputPathError
-from eulerlora_contract.sampling import MODES, Auto, Precision, Views
 from tests.conftest import DET, STOCH, config_of, random_network
 from tests.damaged_checkpoints import DAMAGES
 from tests.training.conftest import list_images
-from training.calibration.calibrate import calibrate, calibrate_checkpoint
+from training.calibration.calibrate import calibrate_checkpoint
 from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
@@ -39,7 +37,8 @@ from training.calibration.thresholds import (
     with_thresholds,
 )
 from training.data.images import ImageParts, LabelledImage
-from training.recipe.schema import CALIBRATED_SAMPLES
+
+UNSCALED = {"det": 1.0, "stoch": 1.0}
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def images(image_folder: Path) -> list[LabelledImage]:
 def thresholds_of(
     model: EulerLoRA,
     images: Sequence[LabelledImage],
-    samples: Sequence[int | Auto] = CALIBRATED_SAMPLES,
+    samples: Sequence[int | str],
 ) -> tuple[Threshold, ...]:
     outputs = CalibrationOutputs.of(model, images, "squares", samples)
     return with_thresholds(uncalibrated(model.config), outputs, None, samples).thresholds
@@ -77,15 +76,14 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
     checkpoint_folder: Path, images: list[LabelledImage], paths: list[Path]
 ) -> None:
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
-    thresholds = thresholds_of(model, images)
+    thresholds = thresholds_of(model, images, (2, 4, 8, "auto"))
     assert [(threshold.options.mode, threshold.options.samples) for threshold in thresholds] == [
-        ("det", 1),
-        *(("stoch", count) for count in CALIBRATED_SAMPLES[:-1]),
-    ]
+        ("det", 1), ("stoch", 2), ("stoch", 4), ("stoch", 8)
+    ]  # fmt: skip
     # Fewer than 59 images: the lowest score.
     det = model.predict(paths, "det").msp
     assert thresholds[0].msp == pytest.approx(float(det.min()), abs=1e-6)
-    stoch = model.predict(paths, "stoch", CALIBRATED_SAMPLES[-2]).msp
+    stoch = model.predict(paths, "stoch", 8).msp
     assert thresholds[-1].msp == pytest.approx(float(stoch.min()), abs=1e-6)
     for threshold in thresholds:
         assert threshold.kept == 1
@@ -108,8 +106,7 @@ def test_auto_keeps_the_boundaries_and_is_measured_at_each_image_s_last_round() 
         lesion_images(120, 1),
         "squares",
     )
-    samples: tuple[int | Auto, ...] = (2, "auto")
-    config = with_thresholds(config_of(random_network()), outputs, None, samples)
+    config = with_thresholds(config_of(random_network()), outputs, None, (2, "auto"))
     margins, (*fixed, auto) = config.margins, config.thresholds
     assert margins is not None
     assert auto.options == replace(STOCH, samples="auto")
@@ -196,17 +193,16 @@ def test_a_checkpoint_is_not_written_into_the_calibrated_one_or_a_used_folder(
 
 
 def test_weights_that_change_while_a_checkpoint_is_calibrated_are_refused(
-    checkpoint_folder: Path, images: list[LabelledImage], tmp_path: Path, monkeypatch
+    checkpoint_folder: Path, images: list[LabelledImage], tmp_path: Path
 ) -> None:
     source = Path(shutil.copytree(checkpoint_folder, tmp_path / "source"))
 
-    def fit_and_damage(*arguments: Any, **options: Any) -> Any:
-        fitted = calibrate(*arguments, **options)
+    def damaging() -> Tensor:
         DAMAGES["other adapters"].apply(source)
-        return fitted
+        return images[0].pixels()
 
-    monkeypatch.setattr("training.calibration.calibrate.calibrate", fit_and_damage)
-    parts = ImageParts("squares", (), {"train": images, "test": images})
+    shown = [replace(images[0], source=damaging), *images[1:]]
+    parts = ImageParts("squares", (), {"train": images, "test": shown})
     with pytest.raises(CheckpointError, match=r"adapters\.safetensors"):
         calibrate_checkpoint(
             source, tmp_path / "new", parts, torch.device("cpu"), samples=[2], temperature=False
@@ -235,7 +231,7 @@ def test_a_calibration_fits_the_temperatures_before_the_thresholds(
     checkpoint_folder: Path,
     images: list[LabelledImage],
     paths: list[Path],
-    views: Views,
+    views: int,
     tmp_path: Path,
 ) -> None:
     labels = torch.arange(len(images)) % 3
@@ -252,7 +248,7 @@ def test_a_calibration_fits_the_temperatures_before_the_thresholds(
         load_checkpoint(new),
         config=config.model_copy(update={"temperature": 1.0, "stoch_temperature": None}),
     )
-    for mode in MODES:
+    for mode in UNSCALED:
         assert config.temperatures[mode] > 1.3  # the labels are random
         scaled, plain = (
             one.predict(paths, mode).probabilities.gather(1, labels[:, None]).log().mean()
@@ -267,21 +263,24 @@ def test_a_calibration_fits_the_temperatures_before_the_thresholds(
     known = read_known_answer(new, config)
     outputs = predict_known_answer(model.network, known.pixels, known.draws, config.temperatures)
     assert known.fault(outputs, "float32") is None
-    again = calibrate(load_checkpoint(new), parts, cpu, [2, 4], temperature=False)
-    assert again.config.temperatures == UNSCALED
+    again = calibrate_checkpoint(
+        new, tmp_path / "again", parts, cpu, samples=[2, 4], temperature=False
+    )
+    assert again.temperatures == UNSCALED
 
 
 @pytest.mark.parametrize(
     ("part", "rare"), [("test", 6), ("calibration", 4)], ids=["test part", "few lesions"]
 )
 def test_no_temperature_is_fitted_to_a_test_part_or_to_few_lesions_of_a_class(
-    checkpoint_folder: Path, images: list[LabelledImage], part: str, rare: int
+    checkpoint_folder: Path, images: list[LabelledImage], tmp_path: Path, part: str, rare: int
 ) -> None:
     labels = [2] * rare + [index % 2 for index in range(len(images) - rare)]
     shown = [replace(i, label=label) for i, label in zip(images, labels, strict=True)]
     parts = ImageParts("squares", (), {"train": shown, part: shown})
-    fitted = calibrate(load_checkpoint(checkpoint_folder), parts, torch.device("cpu"), [2])
-    assert fitted.config.temperatures == UNSCALED
+    cpu = torch.device("cpu")
+    fitted = calibrate_checkpoint(checkpoint_folder, tmp_path / "new", parts, cpu, samples=[2])
+    assert fitted.temperatures == UNSCALED
 
 
 def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
@@ -307,7 +306,9 @@ def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
 def test_a_calibration_stores_all_that_it_fitted_and_all_of_it_is_in_the_revision(
     checkpoint_folder: Path, images: list[LabelledImage], tmp_path: Path
 ) -> None:
-    many = [replace(image, name=f"{n}") for n in range(9) for image in images][:MIN_IMAGES]
+    many = [replace(image, name=f"{n}") for n in range(9) for image in images][
+        :100
+    ]  # without which there are no margins
     parts, cpu = ImageParts("squares", (), {"train": many, "test": many}), torch.device("cpu")
     fitted = calibrate_checkpoint(
         checkpoint_folder, tmp_path / "new", parts, cpu, samples=[2, "auto"], precision="bfloat16"
@@ -323,7 +324,7 @@ def test_the_record_of_bfloat16_counts_images_that_change() -> None:
     exact = torch.tensor([[0.60, 0.40], [0.51, 0.49], [0.80, 0.20]]).double()
     moved = torch.tensor([[0.609, 0.391], [0.495, 0.505], [0.70, 0.30]]).double()
 
-    def outputs(probabilities: Tensor, precision: Precision) -> CalibrationOutputs:
+    def outputs(probabilities: Tensor, precision: str) -> CalibrationOutputs:
         of_rows = outputs_of(probabilities.log()[:, None, None])
         return CalibrationOutputs(of_rows, of_rows, precision, lesion_images(3, 1), "squares")
 
@@ -351,7 +352,7 @@ def test_a_calibration_in_both_precisions_has_entries_of_each(
     model = EulerLoRA.load(tmp_path / "new", "cpu", "bfloat16")
     assert {entry.options.precision for entry in model.config.thresholds} == {"bfloat16"}
     assert {entry.options.precision for entry in model.config.prediction_sets} == {"bfloat16"}
-    alone = calibrate(load_checkpoint(tmp_path / "new"), parts, cpu, **options).config
+    alone = calibrate_checkpoint(tmp_path / "new", tmp_path / "alone", parts, cpu, **options)
     assert alone.bfloat16 == ()
     assert both.in_precision("float32").thresholds == alone.thresholds
     assert both.in_precision("float32").prediction_sets == alone.prediction_sets

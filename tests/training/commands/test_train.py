@@ -19,7 +19,6 @@ from tests.full_disk import file_size_limit
 from tests.program import refusal, run, succeed
 from tests.training.conftest import set_options, write_recipe
 from training.adaptation.train import state_file
-from training.optimisation.run import stored_steps
 
 PROGRAM = [sys.executable, "-m", "eulerlora_contract"]
 TIMEOUT_S = 300
@@ -45,6 +44,12 @@ def start(*arguments: str | Path, until: str = "epoch 1/") -> subprocess.Popen[s
     return process
 
 
+def stored_steps(out: Path) -> int:
+    """The steps after which the state of the run in `out` was stored."""
+    with safe_open(state_file(out), "numpy") as state:
+        return json.loads(state.metadata()["progress"])["step"]
+
+
 def test_ctrl_c_and_a_full_disk_end_a_run_and_its_state_continues_it(
     image_folder: Path, tmp_path: Path
 ) -> None:
@@ -65,7 +70,7 @@ def test_ctrl_c_and_a_full_disk_end_a_run_and_its_state_continues_it(
     with file_size_limit(len(stored) // 2):
         error = refusal(*command, "--resume")
     assert f"disk full (file too large) while writing {state_file(out)}" in error
-    step = stored_steps(state_file(out))
+    step = stored_steps(out)
     named = f"the state after step {step} is stored in {state_file(out)}; "
     assert f"{named}free" in error and f"{named}use --resume" in errors
     assert state_file(out).read_bytes() == stored
@@ -91,7 +96,7 @@ def test_a_run_whose_group_is_signalled_resumes_to_the_weights_of_an_uninterrupt
     process = start(*arguments(resumed))
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=TIMEOUT_S)
-    assert stored_steps(state_file(resumed)) > 0
+    assert stored_steps(resumed) > 0
     assert not resumed.exists()
     if number is signal.SIGTERM:
         assert process.returncode == 128 + number
@@ -245,12 +250,18 @@ def test_all_copies_of_a_set_are_listed_and_those_of_a_class_are_no_obstacle(
     assert done.status == 0, done.err
     rows = list(csv.DictReader(table.open(encoding="utf-8-sig")))
     assert {row["other_file"] for row in rows} == {f"red/copy{n}.png" for n in range(0, 20, 2)}
+    assert {row["found"] for row in rows} == {"same image twice in a part"}
+    assert all(row["part"] == row["other_part"] for row in rows)
     assert all(f"copy{number}.png" in done.out for number in range(0, 20, 2))
 
     for number in range(3):
         shutil.copy(data / "blue" / f"{number:02}.png", data / "green" / f"copy{number}.png")
     done = run(*command, "--check", "--copies", table)
-    assert (done.status, len(list(csv.DictReader(table.open(encoding="utf-8-sig"))))) == (1, 13)
+    rows = list(csv.DictReader(table.open(encoding="utf-8-sig")))
+    assert (done.status, len(rows)) == (1, 13)  # each pair once, by its worst kind
+    of_classes = [row for row in rows if row["found"] == "same image in two classes"]
+    assert [row["file"] for row in of_classes] == [f"blue/{number:02}.png" for number in range(3)]
+    assert {(row["class"], row["other_class"]) for row in of_classes} == {("blue", "green")}
     done = run(*command, "--out", tmp_path / "run")
     assert done.status == 1
     assert all(f"green/copy{number}.png" in done.out for number in range(3))

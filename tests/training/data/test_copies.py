@@ -3,7 +3,6 @@
 Digests of training images: which copies they recognise, and their file.
 """
 
-import csv
 from collections.abc import Callable, Mapping
 from functools import partial
 from io import BytesIO
@@ -18,19 +17,15 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE
 from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
 from tests.training.conftest import write_training_images
+from training.data.cache import decoded_images
 from training.data.copies import (
-    DataCheck,
     check_images,
     image_digests,
-    images_in_training,
     known_images,
     named_with_seen,
-    oriented_digest,
-    write_copies,
 )
 from training.data.images import ImageParts, LabelledImage
 
@@ -53,7 +48,7 @@ def turned(pixels: Tensor, turns: int, mirrored: bool = False) -> Tensor:
     return torch.rot90(pixels.flip(-1) if mirrored else pixels, turns, (-2, -1))
 
 
-def checked(*placed: tuple[str, int, Tensor]) -> DataCheck:
+def checked(*placed: tuple[str, int, Tensor]):
     """Images are given by part, class and pixels; their names count from 0."""
     parts: dict[str, list[LabelledImage]] = {}
     for name, (part, label, pixels) in enumerate(placed):
@@ -92,24 +87,6 @@ def test_copies_are_told_by_class_and_part(
     assert f"2 ({second[0]}, {'ab'[second[1]]})" in str(caught.value)
 
 
-def test_all_pairs_of_copies_are_written_to_a_table(tmp_path: Path) -> None:
-    check = checked(
-        ("train", 0, picture(0)),
-        ("train", 0, picture(0)),
-        ("train", 1, picture(0)),
-        ("test", 0, picture(0)),
-        ("test", 1, half(picture(1))),
-        ("train", 1, picture(1)),
-    )
-    write_copies(tmp_path / "copies.csv", check)
-    rows = list(csv.DictReader((tmp_path / "copies.csv").open(encoding="utf-8-sig")))
-    assert [(row["found"].rpartition(" ")[2], row["file"], row["other_file"]) for row in rows] == [
-        ("classes", "0", "2"), ("parts", "0", "3"), ("part", "0", "1"), ("parts", "5", "4"),
-    ]  # fmt: skip
-    assert {row["other_class"] for row in rows} == {"a", "b"}
-    assert {row["other_part"] for row in rows} == {"train", "test"}
-
-
 def test_resized_copies_in_another_part_or_class_are_similar() -> None:
     check = checked(
         ("train", 0, picture(0)),
@@ -141,18 +118,23 @@ def test_turned_and_mirrored_copies_in_another_part_are_similar(orientation: str
 
 
 @pytest.mark.parametrize("shape", [(64, 96), (63, 95), (33, 32), (1, 5)])
-def test_the_digest_of_all_orientations_is_that_of_no_other_image(shape: tuple[int, int]) -> None:
+def test_the_digest_of_all_orientations_is_that_of_no_other_image(
+    shape: tuple[int, int], tmp_path: Path
+) -> None:
     height, width = shape
     plain = picture(0, 96)[:, :height, :width]
     even = torch.full_like(plain, 7)  # every orientation has the same sums
     even[:, 0, 0] = 8
     even[:, -1, -1] = 8
     for pixels in (plain, even):
-        digests = {oriented_digest(turn(pixels)) for turn in ORIENTATIONS.values()}
-        assert len(digests) == 1
         other = pixels.clone()
         other[0, 0, 0] += 1
-        assert oriented_digest(other) not in digests
+        shown = {name: turn(pixels) for name, turn in ORIENTATIONS.items()} | {"other": other}
+        for name, one in shown.items():
+            Image.fromarray(one.permute(1, 2, 0).numpy()).save(tmp_path / f"{name}.png")
+        digests = dict(decoded_images(tmp_path).digests)
+        assert digests.pop("other.png") not in digests.values()
+        assert (len(digests), len({*digests.values()})) == (8, 1)
 
 
 def test_the_search_for_similar_images_is_that_of_all_pairs_and_orientations() -> None:
@@ -210,11 +192,10 @@ def copies() -> dict[str, LabelledImage]:
 def test_lossless_copies_are_recognised_and_other_images_are_not(
     copies: dict[str, LabelledImage], checkpoint_copy: Path
 ) -> None:
-    assert images_in_training(checkpoint_copy, list(copies.values())) is None
+    assert known_images(checkpoint_copy, list(copies.values())).trained is None
     other, own = image_digests([copies["shape"]]), image_digests([copies["png"]])
     write_training_images(checkpoint_copy, save({"backbone": other, "adapters": own}))
-    seen = images_in_training(checkpoint_copy, list(copies.values()))
-    assert seen is not None
+    seen = known_images(checkpoint_copy, list(copies.values())).trained
     assert [image.name for image in seen] == ["png", "metadata", "webp", "shape"]
     assert " 4 of its images" in named_with_seen("set", checkpoint_copy, list(copies.values()))
     assert named_with_seen("set", checkpoint_copy, [copies["jpeg"]]) == "set"
@@ -236,5 +217,5 @@ def test_pictures_of_a_calibration_are_told_from_those_of_a_training(
 def test_a_damaged_file_is_refused(content: bytes, checkpoint_copy: Path) -> None:
     write_training_images(checkpoint_copy, content)
     with pytest.raises(CheckpointError) as caught:
-        images_in_training(checkpoint_copy, [])
-    assert caught.value.path == checkpoint_copy / TRAINING_IMAGES_FILE
+        known_images(checkpoint_copy, [])
+    assert caught.value.path == checkpoint_copy / "training_images.safetensors"

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora_contract.checkpoints import Unit
 from training.data.images import LabelledImage
 from training.data.units import Units
 
@@ -45,7 +44,7 @@ def test_a_group_with_a_melanoma_and_nevi_is_two_units_and_four_where_lesions_ar
     ],
 )  # fmt: skip
 def test_an_image_without_a_lesion_or_a_group_is_a_unit_by_itself(
-    images: list[LabelledImage], unit: Unit, indices: list[int]
+    images: list[LabelledImage], unit: str, indices: list[int]
 ) -> None:
     units = Units.of(images)
     assert (units.unit, units.indices.tolist()) == (unit, indices)

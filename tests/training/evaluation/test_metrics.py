@@ -18,17 +18,16 @@ from torchmetrics.functional.classification import (
     binary_sensitivity_at_specificity,
 )
 
-from eulerlora.scores.uncertainty import summarise, variance_of
-from training.evaluation import metrics as classification
-from training.evaluation import metrics as selective_prediction
-from training.evaluation.intervals import Bools, Floats, unit_weights
+from eulerlora import summarise
+from eulerlora.scores.uncertainty import variance_of
 from training.evaluation.metrics import (
-    RiskCoverage,
     calibration_bins,
-    calibration_error,
+    classification_metrics,
     classwise_calibration_error,
     error_ranking,
-    macro_auroc,
+    ood_metrics,
+    risk_coverage,
+    selective_metrics,
     sensitivity_at_specificity,
     smooth_calibration_error,
 )
@@ -36,15 +35,19 @@ from training.evaluation.metrics import (
 CLASSES = 5
 
 
-def classification_metrics(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    weights = unit_weights(len(labels))
-    values = classification.classification_metrics(log_probabilities, labels.numpy(), weights)
+def once(images: int) -> np.ndarray:
+    """Weights of one resample that has each image once."""
+    return np.ones((1, images))
+
+
+def of_labels(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
+    values = classification_metrics(log_probabilities, labels.numpy(), once(len(labels)))
     return {name: value.item() for name, value in values.items()}
 
 
-def ood_metrics(inside: Tensor, outside: Tensor) -> dict[str, float]:
-    weights = unit_weights(len(inside) + len(outside))
-    values = classification.ood_metrics(inside.double().numpy(), outside.double().numpy(), weights)
+def of_scores(inside: Tensor, outside: Tensor) -> dict[str, float]:
+    weights = once(len(inside) + len(outside))
+    values = ood_metrics(inside.double().numpy(), outside.double().numpy(), weights)
     return {name: value.item() for name, value in values.items()}
 
 
@@ -59,7 +62,7 @@ def predictions(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
 
 
 def test_classification_metrics_agree_with_torchmetrics(predictions: tuple[Tensor, Tensor]) -> None:
-    actual = classification_metrics(*predictions)
+    actual = of_labels(*predictions)
     mean, labels = predictions[0].exp().mean(dim=1), predictions[1]
     assert actual["accuracy"] == pytest.approx(
         float(reference.multiclass_accuracy(mean, labels, CLASSES, average="micro"))
@@ -84,7 +87,7 @@ def test_the_classwise_error_is_the_mean_of_binary_errors(
         bins = np.ceil(mean[:, k].numpy() * 10).clip(1)
         gaps = (labels == k).double().numpy() - mean[:, k].numpy()
         expected.append(sum(abs(gaps[bins == b].sum()) for b in range(1, 11)) / 300)
-    actual = classwise_calibration_error(mean.numpy(), labels.numpy(), unit_weights(300))
+    actual = classwise_calibration_error(mean.numpy(), labels.numpy(), once(300))
     assert actual == pytest.approx(np.mean(expected))
 
 
@@ -121,7 +124,7 @@ def test_sensitivity_at_a_specificity_agrees_with_torchmetrics(
     scores = (scores * levels).round() / levels
     expected, _ = binary_sensitivity_at_specificity(scores, positive.long(), specificity)
     found = sensitivity_at_specificity(
-        specificity, scores.double().numpy(), positive.numpy(), unit_weights(200)
+        specificity, scores.double().numpy(), positive.numpy(), once(200)
     )
     assert found.item() == pytest.approx(float(expected), abs=1e-6)
 
@@ -138,16 +141,16 @@ def test_metrics_of_the_mean_logits_are_those_of_one_trajectory_with_these_logit
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(200, 4, CLASSES, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, CLASSES, (200,), generator=generator)
-    actual = classification_metrics(logits.log_softmax(dim=-1), labels)
+    actual = of_labels(logits.log_softmax(dim=-1), labels)
     mean = logits.mean(dim=1, keepdim=True)  # of the logits themselves, not their log-softmax
-    expected = classification_metrics(mean.log_softmax(dim=-1), labels)
+    expected = of_labels(mean.log_softmax(dim=-1), labels)
     for name in ("accuracy", "ece", "nll", "brier"):
         assert actual[f"{name}_mean_logits"] == pytest.approx(expected[name])
     assert abs(actual["ece_mean_logits"] - actual["ece"]) > 0.01
 
 
 def test_nll_and_brier_agree_with_loops(predictions: tuple[Tensor, Tensor]) -> None:
-    actual = classification_metrics(*predictions)
+    actual = of_labels(*predictions)
     nll = brier = 0.0
     for trajectories, label in zip(
         predictions[0].exp().tolist(), predictions[1].tolist(), strict=True
@@ -161,7 +164,7 @@ def test_nll_and_brier_agree_with_loops(predictions: tuple[Tensor, Tensor]) -> N
 
 def test_a_probability_of_zero_leaves_the_nll_finite() -> None:
     log_probabilities = torch.tensor([[[0.0, -2000.0]], [[-0.5, -0.9]]], dtype=torch.float64)
-    assert classification_metrics(log_probabilities, torch.tensor([1, 0]))["nll"] == 1000.25
+    assert of_labels(log_probabilities, torch.tensor([1, 0]))["nll"] == 1000.25
 
 
 def test_calibration_bins_are_closed_above() -> None:
@@ -172,14 +175,16 @@ def test_calibration_bins_are_closed_above() -> None:
     bins = calibration_bins(probabilities, labels)
     assert 0.5 in bins.edges
     assert bins.images.tolist() == [0, 0, 0, 0, 2, 0, 0, 0, 0, 0]
-    error = calibration_error(probabilities, labels, unit_weights(2))
+    error = of_labels(torch.from_numpy(probabilities).log()[:, None], torch.from_numpy(labels))[
+        "ece"
+    ]
     assert error == pytest.approx(abs(0.5 - 0.475))
 
 
 def test_a_threshold_with_a_tpr_of_exactly_95_per_cent_is_sufficient() -> None:
     inside = torch.arange(1, 21)  # 19 of 20 are above 1.5
-    assert ood_metrics(inside, torch.tensor([1.5]))["fpr_at_95_tpr"] == 0.0
-    assert ood_metrics(inside, torch.tensor([2.5]))["fpr_at_95_tpr"] == 1.0
+    assert of_scores(inside, torch.tensor([1.5]))["fpr_at_95_tpr"] == 0.0
+    assert of_scores(inside, torch.tensor([2.5]))["fpr_at_95_tpr"] == 1.0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -187,7 +192,7 @@ def test_ood_metrics_agree_with_torchmetrics(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     inside = (torch.rand(211, generator=generator).double() * 20).round() / 20  # many ties
     outside = (torch.rand(103, generator=generator).double() ** 2 * 20).round() / 20
-    actual = ood_metrics(inside, outside)
+    actual = of_scores(inside, outside)
     scores = torch.cat([inside, outside])
     positive = torch.cat([torch.ones(211), torch.zeros(103)]).long()
     assert actual["auroc"] == pytest.approx(float(binary_auroc(scores, positive)), abs=1e-6)
@@ -204,7 +209,7 @@ def test_ood_metrics_agree_with_torchmetrics(seed: int) -> None:
 
 def test_ood_metrics_of_a_resample_without_in_distribution_images_are_nan() -> None:
     scores, weights = np.array([0.1, 0.2]), np.array([[0.0, 0.0, 1.0, 1.0]])
-    values = classification.ood_metrics(scores, scores, weights)
+    values = ood_metrics(scores, scores, weights)
     assert all(np.isnan(value.item()) for value in values.values())
 
 
@@ -215,10 +220,10 @@ def test_a_weight_of_two_equals_two_copies_of_an_image(
     random = np.random.default_rng(seed)
     weights = random.integers(0, 4, (6, 300)).astype(float)
     log_probabilities, labels = predictions
-    actual = classification.classification_metrics(log_probabilities, labels.numpy(), weights)
+    actual = classification_metrics(log_probabilities, labels.numpy(), weights)
     for row, times in enumerate(weights):
         drawn = np.repeat(np.arange(300), times.astype(int))
-        expected = classification_metrics(log_probabilities[drawn], labels[drawn])
+        expected = of_labels(log_probabilities[drawn], labels[drawn])
         assert {name: values[row] for name, values in actual.items()} == pytest.approx(expected)
 
 
@@ -228,33 +233,28 @@ def test_a_weight_of_two_equals_two_copies_in_ood_metrics(seed: int) -> None:
     scores = np.round(random.random(80) * 12) / 12
     weights = random.integers(0, 3, (6, 80)).astype(float)
     weights[:, [0, 50]] = 1
-    actual = classification.ood_metrics(scores[:50], scores[50:], weights)
+    actual = ood_metrics(scores[:50], scores[50:], weights)
     for row, times in enumerate(weights.astype(int)):
         inside, outside = (
             torch.from_numpy(np.repeat(scores[part], times[part]))
             for part in (slice(50), slice(50, None))
         )
-        expected = ood_metrics(inside, outside)
+        expected = of_scores(inside, outside)
         assert {name: values[row] for name, values in actual.items()} == pytest.approx(expected)
 
 
 def test_auroc_without_negatives_is_nan() -> None:
-    probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
-    assert np.isnan(macro_auroc(probabilities, np.array([1, 1]), unit_weights(2))).all()
+    probabilities = torch.tensor([[[0.9, 0.1]], [[0.2, 0.8]]])
+    assert math.isnan(of_labels(probabilities.log(), torch.tensor([1, 1]))["macro_auroc"])
 
 
-def risk_coverage(scores: Floats, wrong: Bools) -> RiskCoverage:
-    return selective_prediction.risk_coverage(scores, wrong, unit_weights(len(scores)))
-
-
-def selective_metrics(curve: RiskCoverage) -> dict[str, float]:
-    return {
-        name: value.item() for name, value in selective_prediction.selective_metrics(curve).items()
-    }
+def areas(scores: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
+    values = selective_metrics(risk_coverage(scores, wrong, once(len(scores))))
+    return {name: value.item() for name, value in values.items()}
 
 
 @pytest.fixture(params=range(4))
-def ranked(request: pytest.FixtureRequest) -> tuple[Floats, Bools]:
+def ranked(request: pytest.FixtureRequest) -> tuple[np.ndarray, np.ndarray]:
     """Scores with many ties, some at 1.0, and whether the labels are wrong."""
     random = np.random.default_rng(request.param)
     scores = np.round(random.random(237) * 15) / 15
@@ -262,10 +262,10 @@ def ranked(request: pytest.FixtureRequest) -> tuple[Floats, Bools]:
 
 
 def test_the_curve_has_coverage_and_risk_of_every_threshold(
-    ranked: tuple[Floats, Bools],
+    ranked: tuple[np.ndarray, np.ndarray],
 ) -> None:
     scores, wrong = ranked
-    curve = risk_coverage(scores, wrong)
+    curve = risk_coverage(scores, wrong, once(len(scores)))
     for index, threshold in enumerate(sorted(set(scores.tolist()), reverse=True)):
         accepted = scores >= threshold
         assert curve.coverage[0, index] == accepted.mean()
@@ -286,7 +286,7 @@ def test_areas_are_means_over_all_orders_of_tied_images(seed: int) -> None:
             errors = np.cumsum(wrong[list(order)])
             aurcs.append(np.mean(errors / np.arange(1, 8)))
             augrcs.append(sum(errors[:-1] / 7**2) + errors[-1] / (2 * 7**2))
-    actual = selective_metrics(risk_coverage(scores, wrong))
+    actual = areas(scores, wrong)
     assert actual["aurc"] == pytest.approx(np.mean(aurcs))
     assert actual["augrc"] == pytest.approx(np.mean(augrcs))
 
@@ -313,6 +313,6 @@ def test_every_score_ranks_errors_by_its_own_order() -> None:
         assert separation is not None
         assert area is not None
         assert separation.value == pytest.approx(roc_auc_score(wrong, values.numpy()))
-        risks = selective_metrics(risk_coverage(-values.numpy(), wrong))
+        risks = areas(-values.numpy(), wrong)
         assert area.value == pytest.approx(risks["aurc"])
     assert len({ranking[name]["auroc"] for name in scores}) == 4

@@ -18,15 +18,15 @@ from accelerate import Accelerator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 
-from eulerlora_contract.errors import NonFiniteError, SettingsError
+from eulerlora_contract.errors import CheckpointError, DataError, NonFiniteError, SettingsError
 from tests.eulerlora_contract.test_progress import Terminal, on_terminal
 from tests.training.conftest import plain_view
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
 from training.optimisation.batches import LoadedBatches
 from training.optimisation.loop import optimise
-from training.optimisation.run import Run, Tracker, Tracking
-from training.optimisation.step import Objective, Optimisation, Step
+from training.optimisation.run import Run, Tracking
+from training.optimisation.step import Objective, Optimisation
 from training.recipe.schema import OptimisationSettings
 
 SETTINGS = OptimisationSettings(
@@ -153,6 +153,30 @@ def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: R
     assert len(again.weights) == 2 * -(-batches.length.images // 8)
 
 
+@pytest.mark.parametrize(
+    ("changes", "cut", "error"),
+    [
+        ({"recipe": SETTINGS.model_copy(update={"epochs": 4})}, None, SettingsError),
+        ({"data_digest": "other"}, None, DataError),
+        ({}, -9, CheckpointError),
+    ],
+)
+def test_a_state_of_other_settings_or_data_and_a_damaged_one_are_refused_and_remain(
+    batches: LoadedBatches,
+    run: Run,
+    changes: dict[str, object],
+    cut: int | None,
+    error: type[Exception],
+) -> None:
+    few = replace(batches, labelled_images=batches.labelled_images[:8])
+    optimise(ColourObjective(), few, run)
+    content = run.state.read_bytes()[:cut]
+    run.state.write_bytes(content)
+    with pytest.raises(error, match=r"state\.safetensors"):
+        optimise(ColourObjective(), few, replace(run, resume=True, **changes))
+    assert run.state.read_bytes() == content
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The only item is the time that every reading of the clock takes, in seconds.
@@ -274,10 +298,10 @@ def read_curves(folder: Path) -> dict[str, dict[int, float]]:
 def test_curves_contain_every_step_and_epoch(
     batches: LoadedBatches, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps: list[Step] = []
+    steps = []
     take_step = Optimisation.step
 
-    def recorded(optimisation: Optimisation, *arguments: object) -> Step:
+    def recorded(optimisation: Optimisation, *arguments: object):
         steps.append(take_step(optimisation, *arguments))
         return steps[-1]
 
@@ -328,7 +352,7 @@ def test_other_trackers_get_the_run_its_settings_and_its_curves(
     run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    name: Tracker,
+    name: str,
     option: str,
 ) -> None:
     monkeypatch.setitem(accelerate.tracking.LOGGER_TYPE_TO_CLASS, name, FakeTracker)

@@ -7,17 +7,18 @@ from pathlib import Path
 import pytest
 
 from eulerlora_contract.errors import SettingsError
-from training.recipe.file import RECIPES, read_recipe
+from training.recipe.file import find_recipe, read_recipe
 from training.recipe.schema import AdapterRecipe
 
-TABLES = {path: tomllib.loads(path.read_text()) for path in sorted(RECIPES.glob("*.toml"))}
+FOLDER = find_recipe("imagefolder").parent
+TABLES = {path: tomllib.loads(path.read_text()) for path in sorted(FOLDER.glob("*.toml"))}
 PACKAGED = [path for path, tables in TABLES.items() if "name" in tables]
 
 
 def variants_of(path: Path) -> list[str]:
     """The variants of a packaged recipe and of its bases."""
     base = TABLES[path].get("base")
-    of_base = [] if base is None else variants_of(RECIPES / base)
+    of_base = [] if base is None else variants_of(FOLDER / base)
     return [*of_base, *TABLES[path].get("variants", {})]
 
 
@@ -109,7 +110,7 @@ def test_keys_that_contradict_each_other_are_refused(
 
 def test_the_recipes_of_the_paper_differ_only_where_the_paper_does() -> None:
     recipes = {
-        name: read_recipe(RECIPES / f"{name}.toml", AdapterRecipe)
+        name: read_recipe(find_recipe(name), AdapterRecipe)
         for name in ("cifar10", "cifar100", "ham10000")
     }
     assert {name: recipe.training.epochs for name, recipe in recipes.items()} == {

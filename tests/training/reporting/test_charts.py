@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from training.evaluation.intervals import unit_weights
 from training.evaluation.metrics import calibration_bins, risk_coverage
 from training.reporting.charts import (
     class_curves,
@@ -55,8 +54,8 @@ def test_the_confusion_chart_shows_counts_on_the_shares_of_each_row() -> None:
 def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
     scores, wrong = np.array([0.9, 0.8, 0.8, 0.6]), np.array([False, True, False, True])
     curves = {
-        "det": risk_coverage(scores, wrong, unit_weights(4)),
-        "stoch": risk_coverage(-scores, wrong, unit_weights(4)),
+        "det": risk_coverage(scores, wrong, np.ones((1, 4))),
+        "stoch": risk_coverage(-scores, wrong, np.ones((1, 4))),
     }
     figure = risk_coverage_chart(curves, "title")
     (axes,) = figure.axes

@@ -1,5 +1,6 @@
 """Contents of the model card."""
 
+import csv
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,18 +12,17 @@ import pytest
 from huggingface_hub import ModelCard
 from torchvision.models import VisionTransformer
 
-from eulerlora import DataError, Preprocessing, adapt
+from eulerlora import adapt
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import UNKNOWN_TRAINING, stored_revision
+from eulerlora.checkpoint.files import stored_revision
+from eulerlora.settings import Preprocessing
 from eulerlora_contract.checkpoints import ClassName
-from eulerlora_contract.sampling import Options
 from tests.checkpoint_files import write_config
 from tests.conftest import config_of, random_network
-from tests.program import run, succeed
-from tests.training.synthetic_report import REPORT, share
-from training.evaluation.report_schema import ClassMetrics, report_json
-from training.reporting.model_card import model_card, write_model_card
-from training.reporting.report import basis_notes, card_results, markdown, results_csv
+from tests.program import refusal, run, succeed
+from tests.training.synthetic_report import MODES, REPORT, of_class, report, report_json, share
+from training.reporting.model_card import model_card
+from training.reporting.report import markdown
 
 
 def config_with_facts(
@@ -62,8 +62,8 @@ def config_with_facts(
 def test_the_card_states_use_results_data_and_licence(kind: str) -> None:
     config = config_with_facts(kind)
     card = model_card(config, REPORT)
-    assert all(text in card for text in card_results(REPORT))
     for line in (
+        "Measured on squares, test part: 1,234 images of 800 lesions.",
         "| accuracy | 0.510 [0.460, 0.560] | 0.540 [0.490, 0.590] |",
         "| flagged by MSP | 0.049 [0.038, 0.063] | n/a |",
         "| flagged by feature distance, 1 far set | 0.80 to 0.80 | n/a |",
@@ -158,19 +158,19 @@ def test_the_card_states_origin_and_licences_of_the_backbone(
 
 def test_the_card_names_classes_with_sensitivity_zero() -> None:
     config = config_with_facts("imagefolder")
-    never, once = (ClassMetrics(share(hits, 9), None, None) for hits in (0, 1))
-    missed = [replace(mode, classes={"red": never, "blue": once}) for mode in REPORT.modes]
-    card = model_card(config, replace(REPORT, modes=missed))
+    never, once = (of_class(share(hits, 9)) for hits in (0, 1))
+    missed = [mode | {"classes": {"red": never, "blue": once}} for mode in MODES]
+    card = model_card(config, report(modes=missed))
     assert "**The model misclassifies all test images of `red`.**" in card
     assert "misclassifies" not in model_card(config, REPORT)
 
 
 def test_a_card_of_many_classes_is_still_one_page() -> None:
-    many = {f"c{number}": ClassMetrics(share(number, 30), None, None) for number in range(30)}
-    modes = [replace(mode, classes=many) for mode in REPORT.modes]
+    many = {f"c{number}": of_class(share(number, 30)) for number in range(30)}
+    modes = [mode | {"classes": many} for mode in MODES]
     config = config_with_facts("imagefolder")
     names = tuple(ClassName(name=name, description=name) for name in many)
-    card = model_card(config.model_copy(update={"classes": names}), replace(REPORT, modes=modes))
+    card = model_card(config.model_copy(update={"classes": names}), report(modes=modes))
     assert "30, listed in `config.json`." in card
     assert "The 10 classes with the lowest sensitivity:" in card
     assert "| c9 | 30 |" in card
@@ -214,13 +214,10 @@ def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
 
 
 def test_the_command_of_the_results_has_what_differs_from_the_defaults_of_the_checkpoint() -> None:
-    options = [Options("det", 1, "independent", 4, "bfloat16"),
-               Options("stoch", 4, "balanced", 4, "bfloat16")]  # fmt: skip
-    modes = [
-        replace(mode, options=choice) for mode, choice in zip(REPORT.modes, options, strict=True)
-    ]
-    report = replace(REPORT, modes=modes)
-    card = model_card(config_with_facts("imagefolder"), report)
+    det, stoch = (replace(mode["options"], views=4, precision="bfloat16") for mode in MODES)
+    options = det, replace(stoch, sampler="balanced")
+    modes = [mode | {"options": choice} for mode, choice in zip(MODES, options, strict=True)]
+    card = model_card(config_with_facts("imagefolder"), report(modes=modes))
     command = next(line for line in card.splitlines() if line.startswith("eulerlora evaluate"))
     assert "--samples 4 --sampler balanced --views 4 --precision bfloat16 --ood" in command
 
@@ -245,11 +242,13 @@ def test_the_card_and_the_files_beside_it_are_written_without_a_new_revision(
     before = stored_revision(folder)
     for content in (b"a chart", b"another chart"):
         (report / "reliability.png").write_bytes(content)
-        write_model_card(folder, report)
+        succeed("card", folder, "--report", report)
         (chart,) = folder.glob("reliability-*.png")
         (results,) = folder.glob("results-*.csv")
         assert chart.read_bytes() == content
-        assert results.read_bytes() == results_csv(replace(REPORT, revision=before))
+        with results.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
+        assert [rows[0][name] for name in ("value", "low", "high")] == ["0.51", "0.46", "0.56"]
         card = model_card(config_with_facts("imagefolder"), replace(REPORT, revision=before))
         for name, beside in (("reliability.png", chart), ("results.csv", results)):
             assert name in card
@@ -262,13 +261,13 @@ def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_pat
     folder = tmp_path / "checkpoint"
     adapted = adapt(VisionTransformer(16, 8, 1, 2, 16, 24), rank=4, min_rank=2, classes=3)
     adapted.save(folder, Preprocessing(size=16))
-    assert UNKNOWN_TRAINING in (folder / "README.md").read_text()
-    report = replace(REPORT, revision=stored_revision(folder), seen=None)
-    (note,) = basis_notes(report)
-    assert note in markdown(report)
-    (tmp_path / "report.json").write_bytes(report_json(report))
+    assert "it was trained on are not recorded" in (folder / "README.md").read_text()
+    note = "The images that the model was trained on are not recorded: test images among them"
+    measured = replace(REPORT, revision=stored_revision(folder), seen=None)
+    assert note in markdown(measured)
+    (tmp_path / "report.json").write_bytes(report_json(measured))
     (tmp_path / "reliability.png").write_bytes(b"a chart")
-    write_model_card(folder, tmp_path)
+    succeed("card", folder, "--report", tmp_path)
     card = (folder / "README.md").read_text()
     assert "The images that it was trained on are not recorded." in card
     assert "trained elsewhere (in a loop on `eulerlora.adapt`)" in card
@@ -281,14 +280,15 @@ def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_pat
     ("revision", "section"), [("sha256:00", ""), (None, "(revision sha256:0123)")]
 )
 def test_a_report_or_a_section_of_another_revision_is_refused(
-    evaluated: tuple[Path, Path], revision: str | None, section: str
+    evaluated: tuple[Path, Path], tmp_path: Path, revision: str | None, section: str
 ) -> None:
     folder, report = evaluated
     written = replace(REPORT, revision=revision or stored_revision(folder))
     (report / "report.json").write_bytes(report_json(written))
     before = (folder / "README.md").read_bytes()
-    with pytest.raises(DataError):
-        write_model_card(folder, report, {"policy.md": section})
+    policy = tmp_path / "policy.md"
+    policy.write_text(section)
+    refusal("card", folder, "--report", report, "--section", policy)
     assert (folder / "README.md").read_bytes() == before
     assert not [*folder.glob("reliability*"), *folder.glob("results*")]
 
