@@ -9,14 +9,13 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from click.testing import CliRunner
 from matplotlib import pyplot
 from PIL import Image
 
+from eulerlora import EulerLoRA
 from eulerlora.answer import Predictions
-from eulerlora.commands import predict_command
-from eulerlora.model import EulerLoRA
 from eulerlora_contract.sampling import Options
+from tests.program import succeed
 
 COUNT = 3
 
@@ -67,8 +66,7 @@ def test_the_columns_are_those_of_the_csv_file(
 ) -> None:
     table = tmp_path / "answers.csv"
     arguments = [checkpoint_folder, *files, "--mode", "stoch", "--samples", 4, "--csv", table]
-    done = CliRunner().invoke(predict_command, list(map(str, arguments)))
-    assert done.exit_code == 0, done.output
+    succeed("predict", *map(str, arguments))
     with table.open(newline="", encoding="utf-8-sig") as file:
         header, *rows = csv.reader(file)
     columns = predictions.to_dict()

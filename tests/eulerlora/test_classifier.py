@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchvision.models import VisionTransformer
 
 from eulerlora import EulerLoRA, adapt, summarise, trajectory_loss
-from eulerlora.sampling.masks import INIT_GAIN, AdapterSettings
+from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.errors import EulerLoRAError, ImageError, SettingsError
+from eulerlora_contract.errors import ImageError, SettingsError
 from tests.eulerlora.exchange.sources import (
     MODELS,
     PATCH,
@@ -226,7 +226,7 @@ def test_a_saved_model_answers_as_in_the_loop(model, tmp_path: Path) -> None:
     mean, std = (torch.tensor(colours[key])[:, None, None] for key in ("mean", "std"))
     model.save(tmp_path / "checkpoint", Preprocessing(size=SIZE, **colours))
     loaded = EulerLoRA.load(tmp_path / "checkpoint", device="cpu")
-    settings = AdapterSettings(adapters=2, rank=4, min_rank=2, init_gain=INIT_GAIN)
+    settings = AdapterSettings(adapters=2, rank=4, min_rank=2, init_gain=0.3)
     assert loaded.network.settings == settings
     prediction = loaded.predict(IMAGES)
     expected = model((IMAGES - mean) / std).softmax(dim=-1).detach().double()
@@ -341,7 +341,7 @@ def test_an_adapted_model_of_another_type_is_refused(
     ],
 )
 def test_a_call_refuses_bad_arguments(
-    model, images: Any, options: dict[str, Any], error: type[EulerLoRAError]
+    model, images: Any, options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         model(images, **options)

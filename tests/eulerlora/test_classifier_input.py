@@ -18,7 +18,9 @@ from torchvision import transforms
 from torchvision.models import VisionTransformer, ViT_B_16_Weights
 from torchvision.transforms import InterpolationMode, v2
 
-from eulerlora import AdaptedClassifier, EulerLoRA, Preprocessing, SettingsError, adapt
+from eulerlora import EulerLoRA, adapt
+from eulerlora.settings import Preprocessing
+from eulerlora_contract.errors import SettingsError
 from tests.eulerlora.exchange.sources import PATCH, SHAPE, SIZE, TIMM, WIDTH, randomised
 
 OPTIONS: dict[str, Any] = {"rank": 4, "min_rank": 2, "classes": 3}
@@ -69,7 +71,7 @@ def with_processor(processor: Any) -> Callable[[Image.Image], Tensor]:
 
 
 @torch.no_grad()
-def assert_served_as_in_the_loop(model: AdaptedClassifier, fed: Tensor, folder: Path) -> None:
+def assert_served_as_in_the_loop(model, fed: Tensor, folder: Path) -> None:
     """Within the rounding of Pillow's filter to eight bits."""
     for block in model.network.blocks:
         block.up.normal_(std=0.3, generator=Generator().manual_seed(2))

@@ -10,11 +10,11 @@ from PIL import Image
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from eulerlora import EulerLoRA, summarise
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.images.decode import upright_rgb
 from eulerlora.images.preprocess import content_seed
-from eulerlora.model import EulerLoRA, Predictions, choose_device
-from eulerlora.scores.uncertainty import summarise
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import ImageError, NonFiniteError, SettingsError
 from tests.checkpoint_files import write_config
@@ -360,13 +360,13 @@ def test_nan_weights_are_a_non_finite_error(
         EulerLoRA(loaded, torch.device("cpu")).predict(tensors, mode=mode)
 
 
-def test_device_auto_is_cuda_if_available() -> None:
+def test_device_auto_is_cuda_if_available(checkpoint_folder: Path) -> None:
     expected = "cuda" if torch.cuda.is_available() else "cpu"
-    assert choose_device("auto").type == expected
-    assert choose_device("cpu") == torch.device("cpu")
+    assert EulerLoRA.load(checkpoint_folder, "auto").device.type == expected
+    assert EulerLoRA.load(checkpoint_folder, "cpu").device == torch.device("cpu")
     for name in ("abacus", "meta", "hpu", "cuda:x"):
         with pytest.raises(SettingsError, match=name):
-            choose_device(name)
+            EulerLoRA.load(checkpoint_folder, name)
 
 
 def test_conversions_of_images_are_warnings_of_the_prediction(

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora import EulerLoRA, HubError
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.checkpoint.hub import Repository, download
-from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.exchange.importing import find_source
-from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.errors import HubError, SettingsError
 from tests.eulerlora.exchange.sources import MODELS
 from tests.fake_hub import COMMIT, NAME, FakeHub, fake_hub
 
@@ -102,7 +101,7 @@ def test_a_pushed_model_replaces_the_files_of_an_earlier_one(
 ) -> None:
     pushed = shutil.copytree(DEFAULT_CHECKPOINT, tmp_path / "pushed")
     kept = {".gitattributes", "USAGE.md", "known.json"}
-    for name in (*kept, SIGNATURE_FILE):
+    for name in (*kept, "model.sig"):
         (pushed / name).touch()
     with fake_hub(pushed, monkeypatch, tmp_path / "cache"):
         EulerLoRA.load(checkpoint_copy, "cpu").push_to_hub(NAME)

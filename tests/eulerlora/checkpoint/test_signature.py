@@ -11,12 +11,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from model_signing import signing, verifying
 
-from eulerlora.checkpoint.files import CONFIG_FILE
-from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign, verifier
+from eulerlora.checkpoint.signature import sign, verifier
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from tests.checkpoint_files import ADAPTERS_FILE
 from tests.program import refusal, succeed
 from tests.signing_keys import KeyFiles, write_keys
+
+SIGNATURE_FILE = "model.sig"
 
 
 @pytest.fixture
@@ -51,8 +52,8 @@ def flip_a_byte(folder: Path) -> None:
 
 
 def change_the_name(folder: Path) -> None:
-    text = (folder / CONFIG_FILE).read_text()
-    (folder / CONFIG_FILE).write_text(text.replace('"tiny"', '"tinx"'))
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace('"tiny"', '"tinx"'))
 
 
 def add(name: str) -> Callable[[Path], None]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -30,6 +31,15 @@ def make_checkpoint(tmp_path: Path, make_backbone, make_network, make_config) ->
         return folder
 
     return make
+
+
+def as_normalised(image: np.ndarray, preprocessing: Preprocessing) -> Tensor:
+    """(1, 3, size, size): the input of another library's network from (height, width, 3) uint8."""
+    pixels = network_input(torch.from_numpy(image).permute(2, 0, 1).contiguous(), preprocessing)
+    mean, std = (
+        torch.tensor(values)[:, None, None] for values in (preprocessing.mean, preprocessing.std)
+    )
+    return ((pixels - mean) / std)[None]
 
 
 def det_probabilities(folder: Path, images: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 from torchvision.transforms import v2
 
-from eulerlora.images.decode import RgbImage, decode, upright_rgb
+from eulerlora.images.decode import decode, upright_rgb
 from eulerlora.images.preprocess import content_seed, network_input, resize, shades_of_gray
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.method import RowDraws
@@ -52,13 +52,13 @@ def noise(*shape: int, high: int = 256) -> np.ndarray:
     return np.random.default_rng(0).integers(0, high, shape).astype(np.uint8)
 
 
-def array(image: RgbImage | Tensor) -> np.ndarray:
+def array(image) -> np.ndarray:
     """(height, width, 3)"""
-    pixels = image.pixels if isinstance(image, RgbImage) else image
+    pixels = getattr(image, "pixels", image)
     return pixels.permute(1, 2, 0).numpy()
 
 
-def messages(image: RgbImage) -> list[str]:
+def messages(image) -> list[str]:
     return [warning.message for warning in image.warnings]
 
 
@@ -357,7 +357,7 @@ LITTLECMS_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobyte
 TOLERANCE = 1.0  # of 255 levels, between rounded levels and exact ones
 
 
-def codes(image: RgbImage) -> list[str]:
+def codes(image) -> list[str]:
     return [warning.code for warning in image.warnings]
 
 

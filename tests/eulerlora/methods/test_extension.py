@@ -22,7 +22,7 @@ import json, sys
 from pathlib import Path
 from fastapi.testclient import TestClient
 from eulerlora_contract.program import program
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from service.app import create_app
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle

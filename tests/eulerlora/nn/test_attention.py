@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from eulerlora.nn.attention import (
     DistanceAttention,
-    SelfAttention,
     adapted_attention,
     adapted_linear,
     attend,
 )
 from eulerlora.nn.method import AttentionAdapters
 from eulerlora.sampling.masks import AdapterSettings, draw_masks, terminal_coefficients
+from tests.conftest import random_backbone
 
 ROWS, TOKENS, WIDTH, HEADS, OUT, RANK = 3, 5, 12, 3, 6, 4
 
@@ -232,7 +232,7 @@ def test_bfloat16_products_lose_no_digits_of_the_distances() -> None:
 
 @pytest.mark.parametrize("with_added", [False, True])
 def test_gradients_of_bfloat16_on_a_cpu_are_computed_in_float32(with_added: bool) -> None:
-    attention = SelfAttention(8, 2, batch_first=True)
+    attention = random_backbone().encoder.layers[0].self_attention
     heads = torch.randn(3, 2, 2, 5, 4, generator=GENERATOR).bfloat16()
     added = torch.randn(2, 2, 5, 5, generator=GENERATOR) if with_added else None
     slow, exact = heads.clone().requires_grad_(), heads.float().requires_grad_()

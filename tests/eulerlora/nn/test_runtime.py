@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit
 
 from eulerlora.nn.method import COEFFICIENTS, RowDraws
-from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime, max_rows_per_pass
 from eulerlora.settings import Draw, RuntimeSettings
@@ -99,7 +99,7 @@ def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
     passes: list[int] = []
     outputs = network.outputs
 
-    def counted(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+    def counted(images: Tensor, rows: Rows, draws: RowDraws):
         passes.append(len(rows))
         return outputs(images, rows, draws)
 
@@ -132,7 +132,7 @@ def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_gi
     network = random_network()
     shapes: list[tuple[int, ...]] = []
 
-    def compiled(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+    def compiled(images: Tensor, rows: Rows, draws: RowDraws):
         shapes.append((len(images), len(rows), len(draws.blocks[COEFFICIENTS])))
         return network.outputs(images, rows, draws)
 
@@ -148,7 +148,7 @@ def test_views_need_no_further_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     network = random_network()
     strides: set[tuple[int, ...]] = set()
 
-    def compiled(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+    def compiled(images: Tensor, rows: Rows, draws: RowDraws):
         strides.add(images.stride())
         return network.outputs(images, rows, draws)
 

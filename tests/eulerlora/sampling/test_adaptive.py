@@ -10,27 +10,24 @@ from torch import Generator, Tensor
 
 from eulerlora.answer import Predictions
 from eulerlora.sampling.adaptive import (
-    MARGIN_ROUNDS,
-    MIN_IMAGES,
-    TARGET_AGREEMENT,
     AdaptiveSampling,
     DecisionMargins,
-    RoundComparisons,
     RoundMargins,
-    Rounds,
     StoppingRule,
     fit_margins,
     last_rounds,
-    log_odds,
-    margins_at,
-    summaries_by_round,
 )
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
-from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 from tests.conftest import STOCH
 
+AUTO_ROUNDS, MAX_AUTO_SAMPLES = (1, 2, 4), 4
+MIN_IMAGES, TARGET_AGREEMENT = 100, 0.998
 ROWS = torch.tensor([[[[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]], [[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]]])
+
+
+def log_odds(probability):
+    return np.log(probability) - np.log1p(-probability)
 
 
 def trajectories_of(probabilities: Tensor) -> Trajectories:
@@ -71,7 +68,7 @@ def test_a_decision_beyond_label_and_flags_must_be_settled_too() -> None:
     """The probability of b and c is 0.5; the trajectories disagree."""
     distance = log_odds(0.5) - log_odds(0.4)
 
-    def settled(compared: RoundComparisons) -> np.ndarray:
+    def settled(compared) -> np.ndarray:
         assert compared.disagreement() == 1 and compared.ood == 0 and compared.unfamiliar is None
         assert compared.entropy(0.1) == 1 and compared.entropy(5.0) == 0
         return ~np.isnan(compared.probability((1, 2), 0.4))
@@ -82,8 +79,10 @@ def test_a_decision_beyond_label_and_flags_must_be_settled_too() -> None:
 
 
 def test_log_odds_of_certain_probabilities_are_finite() -> None:
-    assert math.isfinite(log_odds(0)) and math.isfinite(log_odds(1))
-    assert log_odds(0.5) == 0
+    certain = Predictions.of(trajectories_of(torch.tensor([[[[1.0, 1e-30, 1e-30]]]])))
+    for threshold in (0.0, 1.0):
+        assert ends(certain, StoppingRule(msp=threshold), log_odds=1e-3) == (threshold == 0)
+        assert not ends(certain, StoppingRule(msp=threshold), log_odds=1e3)
 
 
 IMAGES, ADAPTERS, OUTPUTS = 400, 2, 3
@@ -97,7 +96,7 @@ NEVER = replace(
         options=STOCH,
         rounds=tuple(
             RoundMargins(samples=samples, lead=1e9, log_odds=0, entropy=0, agreement=0)
-            for samples in MARGIN_ROUNDS
+            for samples in AUTO_ROUNDS[:-1]
         ),
         images=100,
         data="synthetic",
@@ -114,8 +113,8 @@ def trajectories() -> Trajectories:
 
 
 @pytest.fixture(scope="module")
-def rounds(trajectories: Trajectories) -> Rounds:
-    return summaries_by_round(trajectories, None)
+def rounds(trajectories: Trajectories) -> dict[int, Predictions]:
+    return {count: Predictions.of(trajectories.first(count)) for count in AUTO_ROUNDS}
 
 
 @pytest.fixture(scope="module")
@@ -125,19 +124,22 @@ def margins(trajectories: Trajectories) -> DecisionMargins:
     return fitted
 
 
-def test_a_margin_covers_the_level_of_the_images(rounds: Rounds) -> None:
-    fitted, last = margins_at(rounds, 0.9, STOCH, "synthetic"), rounds[MAX_AUTO_SAMPLES]
-    for entry in fitted.rounds:
+def test_a_margin_covers_the_level_of_the_images(
+    rounds: dict[int, Predictions], margins: DecisionMargins
+) -> None:
+    last = rounds[MAX_AUTO_SAMPLES]
+    assert margins.level < 1
+    for entry in margins.rounds:
         summary = rounds[entry.samples]
         within = (summary.entropy - last.entropy).abs() <= entry.entropy
         of_label = last.probabilities.gather(1, summary.predicted[:, None])[:, 0]
         near = np.abs(log_odds(summary.msp) - log_odds(of_label)) <= entry.log_odds
-        assert within.sum() == near.sum() == 0.9 * IMAGES
-    assert [entry.samples for entry in fitted.rounds] == list(MARGIN_ROUNDS)
+        assert within.sum() == near.sum() == margins.level * IMAGES
+    assert [entry.samples for entry in margins.rounds] == list(AUTO_ROUNDS[:-1])
 
 
 def test_the_level_is_the_least_with_the_target_agreement_and_saves_samples(
-    trajectories: Trajectories, rounds: Rounds, margins: DecisionMargins
+    trajectories: Trajectories, rounds: dict[int, Predictions], margins: DecisionMargins
 ) -> None:
     assert margins.agreement >= TARGET_AGREEMENT
     assert margins.options == STOCH
@@ -174,7 +176,7 @@ def test_images_in_the_order_of_their_classes_have_the_margins_of_any_order() ->
 
 
 def test_the_loop_ends_where_the_fit_says_and_answers_with_its_last_rounds(
-    trajectories: Trajectories, rounds: Rounds, margins: DecisionMargins
+    trajectories: Trajectories, rounds: dict[int, Predictions], margins: DecisionMargins
 ) -> None:
     rule = replace(RULE, margins=margins)
     expected = last_rounds(rounds, rule)
@@ -190,7 +192,7 @@ def test_the_loop_ends_where_the_fit_says_and_answers_with_its_last_rounds(
         torch.testing.assert_close(answered, wanted)
 
 
-def test_an_unsettled_label_keeps_the_rounds_going(rounds: Rounds) -> None:
+def test_an_unsettled_label_keeps_the_rounds_going(rounds: dict[int, Predictions]) -> None:
     assert set(last_rounds(rounds, NEVER).tolist()) == {MAX_AUTO_SAMPLES}
 
 

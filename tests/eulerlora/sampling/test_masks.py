@@ -4,18 +4,15 @@ import itertools
 import math
 from collections import Counter
 from fractions import Fraction
+from functools import cache
 
 import pytest
 import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.methods.eulerlora import EulerLoRAMethod
-from eulerlora.methods.registry import DEFAULT_METHOD
-from eulerlora.nn.method import COEFFICIENTS, NetworkShape
+from eulerlora.nn.method import COEFFICIENTS
 from eulerlora.sampling.masks import (
-    GROUP,
-    PROJECTIONS,
     AdapterSettings,
     balanced_ranks,
     consecutive_masks,
@@ -24,12 +21,13 @@ from eulerlora.sampling.masks import (
     draw_masks,
     draw_trajectories,
 )
-from eulerlora.settings import BackboneSettings, Draw
-from eulerlora_contract.sampling import SAMPLERS, Sampler
+from eulerlora.settings import Draw
+from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 
+SAMPLERS = ("independent", "balanced")
 DRAWS = 40_000
 PAPER = AdapterSettings()
-OUTPUT = PROJECTIONS.index("output")
+OUTPUT = 3  # after query, key and value
 STANDARD_ERRORS = 5  # two-sided 6e-7 for one number; a few thousand numbers are tested
 
 
@@ -39,8 +37,14 @@ def seeded(seed: int = 0) -> Generator:
 
 def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) -> Tensor:
     """(adapters * samples, blocks, 4, adapters * rank) of one image."""
-    shape = NetworkShape(settings, BackboneSettings(layers=blocks), classes=2)
-    return EulerLoRAMethod(DEFAULT_METHOD, shape).draw(draw).blocks[COEFFICIENTS]
+    return method_of(blocks, settings).draw(draw).blocks[COEFFICIENTS]
+
+
+@cache
+def method_of(blocks: int, settings: AdapterSettings):
+    """The method of a network with so many blocks."""
+    backbone = random_backbone(TINY_BACKBONE.model_copy(update={"layers": blocks}))
+    return random_network(settings, backbone=backbone).method
 
 
 def assert_mean(values: Tensor, expected: float | Tensor) -> None:
@@ -139,7 +143,7 @@ def test_query_key_and_value_are_masks(coefficients: Tensor) -> None:
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_the_output_has_the_enumerated_law(steps: int, sampler: Sampler) -> None:
+def test_the_output_has_the_enumerated_law(steps: int, sampler: str) -> None:
     """With r=2 and Kmin=1, a step adds +1, -1 or 0 to the first direction, independently.
 
     Moments alone do not reveal steps that share K or are balanced against each other.
@@ -169,7 +173,7 @@ def test_the_mean_of_balanced_samples_has_a_lower_variance_at_every_projection(
     one = PAPER.model_copy(update={"adapters": 1})
     drawn = draw_balanced_trajectories(samples, 2_000, one, seeded()).double()
     variance = ((drawn.mean(dim=0) - 1) ** 2).mean(dim=(0, 2))
-    assert variance.shape == (len(PROJECTIONS),)
+    assert variance.shape == (OUTPUT + 1,)
     assert (variance * least < spread(PAPER) / samples).all()
 
 
@@ -181,9 +185,7 @@ def test_zero_scale_gives_one_at_the_output_only() -> None:
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_with_all_ranks_active_stochastic_equals_deterministic(
-    steps: int, sampler: Sampler
-) -> None:
+def test_with_all_ranks_active_stochastic_equals_deterministic(steps: int, sampler: str) -> None:
     settings = AdapterSettings(rank=6, min_rank=6, steps=steps)
     draw = Draw(mode="stoch", samples=3, seed=1, sampler=sampler)
     stochastic = trajectory_coefficients(draw, 2, settings)
@@ -227,7 +229,7 @@ def test_balanced_draws_are_independent_over_adapters_blocks_and_projections() -
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_draws_are_independent_over_adapters_and_neighbouring_seeds(sampler: Sampler) -> None:
+def test_draws_are_independent_over_adapters_and_neighbouring_seeds(sampler: str) -> None:
     settings = AdapterSettings(adapters=2, rank=3, min_rank=1, steps=1)
     seeds = 2_000
     template = Draw(mode="stoch", sampler=sampler)
@@ -243,7 +245,7 @@ def test_draws_are_independent_over_adapters_and_neighbouring_seeds(sampler: Sam
     assert correlations.abs().max() < STANDARD_ERRORS / math.sqrt(seeds)
 
 
-def part(first: int, samples: int, sampler: Sampler) -> Tensor:
+def part(first: int, samples: int, sampler: str) -> Tensor:
     """(adapters, samples - first, ...) of the samples after `first` of 11."""
     draw = Draw(mode="stoch", samples=samples, first=first, drawn=11, seed=3, sampler=sampler)
     actual = trajectory_coefficients(draw, 2, PAPER)
@@ -251,7 +253,7 @@ def part(first: int, samples: int, sampler: Sampler) -> Tensor:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_rounds_run_the_samples_of_the_whole_request(sampler: Sampler) -> None:
+def test_rounds_run_the_samples_of_the_whole_request(sampler: str) -> None:
     whole = part(0, 11, sampler)
     for first, samples in ((0, 3), (3, 4), (4, 10), (10, 11)):
         assert torch.equal(part(first, samples, sampler), whole[:, first:samples])
@@ -280,7 +282,7 @@ def mean_variance(samples: int, rank: int = RANK, min_rank: int = MIN_RANK) -> f
     the average over all circles.
     """
     first = torch.arange(rank - min_rank + 1)[:, None]
-    active = balanced_ranks(first, math.ceil(samples / GROUP), rank, min_rank)
+    active = balanced_ranks(first, math.ceil(samples / 4), rank, min_rank)
     taken = consecutive_masks(torch.arange(rank).expand(*active.shape[:-1], -1), active) > 0
     deviations = taken * (rank / active.double()).unsqueeze(-1) - 1  # (firsts, groups, 4, rank)
     deviations.flatten(1, 2)[:, samples:] = 0

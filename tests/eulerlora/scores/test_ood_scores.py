@@ -3,22 +3,23 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from pytorch_ood.detector import Mahalanobis
+from safetensors.torch import save_file
 from scipy.spatial.distance import cdist
 from sklearn.covariance import empirical_covariance
 from torch import Tensor
 
 from eulerlora.checkpoint.config import FeatureConfig
-from eulerlora.checkpoint.files import FEATURES_FILE, load_checkpoint
-from eulerlora.checkpoint.weights import tensors_sha256, write_tensors
+from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.scores.ood_scores import (
     FeatureDistance,
     FeatureStatistics,
-    ScoredByName,
     fit_feature_statistics,
     ood_scores,
 )
@@ -28,6 +29,7 @@ from tests.checkpoint_files import write_config
 from tests.conftest import DET
 from tests.damaged_checkpoints import Apply, removed, truncated
 
+FEATURES_FILE = "ood.safetensors"
 LOGITS = torch.tensor([[[2.0, 0.0], [1.0, 1.0]], [[5.0, -1.0], [4.0, 0.0]]], dtype=torch.float64)
 ROW_FEATURES = torch.tensor([[[1.0, 0.0], [3.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]])
 DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.diag(torch.tensor([1.0, 4]))))
@@ -43,7 +45,7 @@ THRESHOLDS = Threshold(
 
 
 @pytest.fixture(scope="module")
-def scored() -> Callable[[Threshold | None], ScoredByName]:
+def scored() -> Callable[[Threshold | None], Any]:
     msp = LOGITS.softmax(-1).mean(dim=1).amax(dim=-1)
     log_partition = LOGITS.logsumexp(-1).mean(dim=1)
     return partial(ood_scores, msp, log_partition, DISTANCE(ROW_FEATURES.mean(dim=1)))
@@ -171,7 +173,7 @@ def test_a_class_without_images_has_no_mean() -> None:
 
 
 def store(folder: Path, statistics: FeatureStatistics) -> None:
-    write_tensors(folder / FEATURES_FILE, statistics.tensors, torch.float32, {})
+    save_file(statistics.tensors, folder / FEATURES_FILE)
 
 
 @pytest.fixture

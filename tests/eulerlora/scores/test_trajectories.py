@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from eulerlora import summarise
 from eulerlora.answer import Predictions
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora.scores.uncertainty import summarise, variance_of
+from eulerlora.scores.uncertainty import variance_of
 from eulerlora_contract.errors import NonFiniteError
 from tests.conftest import THRESHOLDS
 

@@ -8,10 +8,8 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.scores.uncertainty import (
-    summarise,
-    variance_of,
-)
+from eulerlora import summarise
+from eulerlora.scores.uncertainty import variance_of
 from eulerlora_contract.errors import SettingsError
 
 
