@@ -8,7 +8,7 @@ A decision is settled if the value behind it is further from its boundary than t
 
 The margin of a value and a round is a quantile, the level, of its absolute difference from
 `MAX_AUTO_SAMPLES` samples. The level is the smallest one with which the answers of `samples="auto"`
-have the label and flags of that number of samples in a share `TARGET_AGREEMENT` of the images,
+have the label and flags of that number of samples in a share of 99.8% of the images,
 where the margins come from the other half of the images.
 """
 
@@ -34,9 +34,7 @@ _Bools = npt.NDArray[np.bool_]
 _Floats = npt.NDArray[np.float64]
 
 __all__ = [
-    "MARGIN_ROUNDS",
     "MIN_IMAGES",
-    "TARGET_AGREEMENT",
     "AdaptiveSampling",
     "DecisionMargins",
     "RoundComparisons",
@@ -45,12 +43,11 @@ __all__ = [
     "fit_margins",
     "last_rounds",
     "log_odds",
-    "margins_at",
     "summaries_by_round",
 ]
 
-MARGIN_ROUNDS = AUTO_ROUNDS[:-1]
-TARGET_AGREEMENT = 0.998
+_MARGIN_ROUNDS = AUTO_ROUNDS[:-1]
+_TARGET_AGREEMENT = 0.998
 """Of the label and flags, so that with the disposition of a policy 99.5% remain."""
 _LEVELS = (0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
 MIN_IMAGES = 100
@@ -261,7 +258,7 @@ def _reaches(value: _Floats, boundary: float, margin: float) -> _Floats:
 def last_rounds(rounds: Rounds, rule: StoppingRule) -> Tensor:
     """(n,) int64, the samples per adapter with which each image ends."""
     ends = np.full(len(rounds[MAX_AUTO_SAMPLES].msp), MAX_AUTO_SAMPLES)
-    for samples in reversed(MARGIN_ROUNDS):
+    for samples in reversed(_MARGIN_ROUNDS):
         ends[rule.ends(rounds[samples], samples)] = samples
     return torch.from_numpy(ends)
 
@@ -288,13 +285,13 @@ def fit_margins(
     halves = [summaries_by_round(trajectories.images(part), distance) for part in (first, ~first)]
     for level in _LEVELS:
         agreeing = (
-            _agreeing(tested, replace(rule, margins=margins_at(fitted, level, options, data)))
+            _agreeing(tested, replace(rule, margins=_margins_at(fitted, level, options, data)))
             for fitted, tested in (halves, reversed(halves))
         )
         agreement = sum(agreeing) / count
-        if agreement >= TARGET_AGREEMENT:
+        if agreement >= _TARGET_AGREEMENT:
             break
-    return margins_at(summaries_by_round(trajectories, distance), level, options, data, agreement)
+    return _margins_at(summaries_by_round(trajectories, distance), level, options, data, agreement)
 
 
 def _agreeing(rounds: Rounds, rule: StoppingRule) -> int:
@@ -306,7 +303,7 @@ def _agreeing(rounds: Rounds, rule: StoppingRule) -> int:
     )
 
 
-def margins_at(
+def _margins_at(
     rounds: Rounds, level: float, options: Options, data: str, agreement: float = 0.0
 ) -> DecisionMargins:
     """Margins that contain a share `level` of the images each."""
@@ -315,7 +312,7 @@ def margins_at(
         level=level,
         agreement=agreement,
         options=options,
-        rounds=tuple(_round(rounds[samples], last, samples, level) for samples in MARGIN_ROUNDS),
+        rounds=tuple(_round(rounds[samples], last, samples, level) for samples in _MARGIN_ROUNDS),
         images=len(last.msp),
         data=data,
     )

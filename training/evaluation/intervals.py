@@ -1,6 +1,12 @@
 """95% confidence statements about clustered images.
 
 Intervals of metrics by bootstrap and of proportions; thresholds that a share of new units reaches.
+
+Values and hits are arrays of n images or units, and clusters are integers that say which of them
+are not independent. Intervals are two-sided and bounds one-sided, both at 95%; without clusters,
+those of proportions are exact. Equal clusters give equal resamples, so that intervals of several
+metrics are paired. What the images do not define is None, and what too few clusters or equal
+resamples leave without an interval has a value alone.
 """
 
 import math
@@ -12,6 +18,32 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv, stdtrit
+
+__all__ = [
+    "CONFIDENCE",
+    "MIN_CLUSTERS",
+    "RESAMPLES",
+    "Bools",
+    "Estimate",
+    "Estimates",
+    "Floats",
+    "Ints",
+    "Proportion",
+    "ToleranceBound",
+    "Weights",
+    "bootstrap",
+    "cluster_indices",
+    "lower_bound",
+    "proportion",
+    "ratio",
+    "resampled",
+    "share_estimates",
+    "share_lower_bound",
+    "standard_error",
+    "tolerance_bound",
+    "tolerance_sample_size",
+    "unit_weights",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -6,7 +6,8 @@ accuracy and ECE from the softmax of the mean logits, and macro-F1, NLL and Brie
 mean probability. They are equal for one trajectory.
 
 All metrics take weights (resamples, n), how often each image counts in each resample, and return
-one value for each resample, (resamples,).
+one value for each resample, (resamples,). An image of weight 2 counts as two equal images; a metric
+that the images of a resample do not define, such as an AUROC without positives, is NaN.
 """
 
 import math
@@ -20,6 +21,26 @@ from torch import Tensor
 
 from eulerlora.scores.uncertainty import Uncertainty, Variance
 from training.evaluation.intervals import Bools, Estimates, Floats, Ints, Weights, bootstrap, ratio
+
+__all__ = [
+    "MEAN_LOGITS",
+    "CalibrationBins",
+    "RiskCoverage",
+    "auroc",
+    "binned_error",
+    "calibration_bins",
+    "classification_metrics",
+    "classwise_calibration_error",
+    "error_ranking",
+    "log_mean_probability",
+    "macro_auroc",
+    "ood_metrics",
+    "risk_coverage",
+    "selective_metrics",
+    "sensitivity_at_specificity",
+    "smooth_calibration_error",
+    "weighted_mean",
+]
 
 MEAN_LOGITS = "_mean_logits"
 """Ending of the names of metrics of the mean logits."""
@@ -85,7 +106,7 @@ def _label_metrics(log_probabilities: Tensor, labels: Ints, weights: Weights) ->
     one_hot = np.eye(probabilities.shape[1])[labels]
     return {
         "accuracy": weighted_mean(probabilities.argmax(axis=1) == labels, weights),
-        "ece": calibration_error(probabilities, labels, weights),
+        "ece": _calibration_error(probabilities, labels, weights),
         "nll": weighted_mean(-of_label, weights),
         "brier": weighted_mean(((probabilities - one_hot) ** 2).sum(axis=1), weights),
     }
@@ -141,7 +162,7 @@ def sensitivity_at_specificity(
     return np.where(np.isnan(found[:, -1] + spared[:, -1]), np.nan, best)
 
 
-def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
+def _calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
     """The ECE of the predicted label: 10 equal-width bins (lo, hi], weighted by size."""
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == labels
