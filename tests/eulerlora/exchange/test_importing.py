@@ -1,5 +1,6 @@
 """Imported backbones against the libraries that they come from, with random weights."""
 
+import hashlib
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.hub import Repository
-from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
+from eulerlora.checkpoint.weights import load_backbone
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import HubError
 from tests.eulerlora.exchange.conftest import as_normalised
@@ -126,7 +127,8 @@ def test_the_file_states_origin_licence_and_hash(tmp_path: Path) -> None:
     of_transformers(tmp_path / "source", "ViT", intermediate_size=24)
     (tmp_path / "source" / "README.md").write_text("---\ntags:\n- a\nlicense: apache-2.0\n---\n")
     file = imported(tmp_path / "source")
-    sha256 = tensors_sha256(file.backbone.state_dict())
+    content = (tmp_path / "source" / "model.safetensors").read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
     assert file.provenance["imported"] == {
         "source": "source", "revision": None, "architecture": "vit", "licence": "apache-2.0",
         "sha256": sha256,

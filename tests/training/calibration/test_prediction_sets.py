@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +134,8 @@ def test_the_digest_depends_on_names_labels_and_lesions_but_not_on_their_order()
     digest = digest_of(images)
     assert digest_of(images[::-1]) == digest
     assert digest_of(images[1:]) != digest
-    first = images[0]
-    for name, label, lesion in (("x", 0, first.cluster), (first.name, 1, first.cluster),
-                                (first.name, 0, None)):  # fmt: skip
-        changed = [LabelledImage(name, first.source, label, lesion), *images[1:]]
-        assert digest_of(changed) != digest
+    for change in ({"name": "x"}, {"label": 1}, {"cluster": "y"}, {"lesion": "z"}):
+        assert digest_of([replace(images[0], **change), *images[1:]]) != digest
 
 
 def test_a_lesion_is_covered_if_all_of_its_images_are() -> None:
