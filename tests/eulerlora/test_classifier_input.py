@@ -135,7 +135,6 @@ def test_a_squash_is_understood() -> None:
         assert adapt(of_torchvision(), **OPTIONS, preprocessing=stated).preprocessing == squash
     clip = open_clip.image_transform(SIZE, is_train=False, resize_mode="squash")
     read = adapt(of_torchvision(), **OPTIONS, preprocessing=clip).preprocessing
-    assert read is not None
     assert (read.resize, read.interpolation) == ("squash", "bicubic-antialias")
     assert read.mean == pytest.approx(open_clip.OPENAI_DATASET_MEAN)
 
@@ -249,5 +248,4 @@ def test_timms_own_configuration_of_a_model_is_accepted() -> None:
     vit = timm.create_model("test_vit")
     stated = adapt(vit, **OPTIONS, preprocessing=resolve_model_data_config(vit)).preprocessing
     assert stated == adapt(vit, **OPTIONS).preprocessing
-    assert stated is not None
     assert (stated.size, stated.shorter_side) == (160, 168)

@@ -76,7 +76,6 @@ def test_the_sampling_digest_is_that_of_weights_and_draws_only(config: Checkpoin
 
 def msp(config: CheckpointConfig, *options: Any) -> float:
     threshold = config.threshold(config.options(*options))
-    assert threshold is not None
     return threshold.msp
 
 

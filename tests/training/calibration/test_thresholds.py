@@ -87,7 +87,6 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
     assert thresholds[-1].msp == pytest.approx(float(stoch.min()), abs=1e-6)
     for threshold in thresholds:
         assert threshold.kept == 1
-        assert threshold.tolerance is not None
         assert (threshold.tolerance.units, threshold.tolerance.unit) == (len(paths), "picture")
         assert threshold.tolerance.confidence == pytest.approx(1 - 0.95 ** len(paths))
         assert threshold.images == len(paths)
@@ -122,7 +121,6 @@ def test_auto_keeps_the_boundaries_and_is_measured_at_each_image_s_last_round() 
     assert len(ends) > 1
     assert auto.msp == fixed[-1].msp
     assert auto.kept == np.mean(np.array(scores) >= auto.msp)
-    assert auto.energy is not None
     assert fixed[-1].energy is not None
     assert auto.energy.threshold == fixed[-1].energy.threshold
     assert auto.energy.upper_quartile != fixed[-1].energy.upper_quartile
@@ -135,7 +133,6 @@ def test_a_lesion_counts_once_by_its_image_that_is_most_out_of_distribution() ->
     (threshold,) = with_thresholds(config_of(random_network()), calibration, None, []).thresholds
     of_lesions = Predictions.of(outputs).msp.view(90, 2).amin(dim=1).numpy()
     assert threshold.msp == np.sort(of_lesions)[0]  # 90 lesions allow no miss, 93 one
-    assert threshold.tolerance is not None
     assert (threshold.tolerance.units, threshold.tolerance.unit) == (90, "lesion")
 
 
@@ -257,7 +254,6 @@ def test_a_calibration_fits_the_temperatures_before_the_thresholds(
         assert scaled > plain
     for samples in (2, 4):
         threshold = config.threshold(config.options("stoch", samples))
-        assert threshold is not None
         msp = model.predict(paths, "stoch", samples).msp
         assert threshold.msp == pytest.approx(float(msp.min()), abs=1e-6)
     known = read_known_answer(new, config)

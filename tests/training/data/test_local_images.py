@@ -177,12 +177,10 @@ def test_the_lesions_of_pad_ufes_20_are_those_of_its_metadata(real_data: Path) -
     assert labels.lesion is not None
     with tarfile.open(real_data / "pad-ufes-20.tar") as archive:
         table = archive.extractfile("pad-ufes-20/metadata.csv")
-        assert table is not None
         rows = list(csv.DictReader(table.read().decode().splitlines()))
     assert len(rows) == 681
     for row in rows:
         found = re.search(labels.lesion, row["image_id"])
-        assert found is not None
         assert found[1] == f"{row['patient_id'].removeprefix('PAT_')}_{row['lesion_id']}"
 
 

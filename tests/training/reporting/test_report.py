@@ -403,7 +403,6 @@ def test_figures_follow_from_the_rows(predicted: Evaluation, csv_rows: Rows) -> 
             )
         for score in ("msp", "energy", "feature_distance"):
             share = mode.flagged[score]
-            assert share is not None
             assert share.hits == column("test", f"flagged_{score}").sum()
             for name in ("other", "colour-inverted"):
                 inside, outside = column("test", score), column(name, score)
@@ -413,7 +412,6 @@ def test_figures_follow_from_the_rows(predicted: Evaluation, csv_rows: Rows) -> 
                 assert value(results.metrics, "auroc") == pytest.approx(expected)
                 flagged = sign * outside < sign * mode.thresholds[score]
                 assert column(name, f"flagged_{score}").tolist() == flagged.tolist()
-                assert results.flagged is not None
                 assert results.flagged.hits == flagged.sum()
 
 
@@ -431,7 +429,6 @@ def test_the_documented_example_computes_the_figures_of_the_report(
     expected = {}
     for name, by_score in stoch.ood.items():
         results = by_score.scores["feature_distance"]
-        assert results.flagged is not None
         expected[name] = (results.flagged.share, value(results.metrics, "auroc"))
     actual = {name: (float(a), float(b)) for name, a, b in map(str.split, lines)}
     assert actual.keys() == expected.keys()
