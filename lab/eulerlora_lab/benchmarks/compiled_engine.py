@@ -73,7 +73,7 @@ def graph_compilation(plan: Plan) -> Iterator[Result]:
 def row_rates(plan: Plan) -> Iterator[Result]:
     sizes = plan.sizes.large
     counts = engine_of(plan).row_counts
-    passes = [pass_of(plan, count) for count in counts]
+    passes = [_pass_of(plan, count) for count in counts]
     times = alternating_seconds(passes, plan.sizes.repeats, plan.sizes.warmups, plan.device)
     for count, seconds in zip(counts, times, strict=True):
         images = -(-count // sizes.trajectories)
@@ -93,7 +93,7 @@ def matrix_product_share(plan: Plan) -> Iterator[Result]:
     pass_flop = counter.get_total_flops() * count / len(load.rows)
     side = 8192 if plan.device.type == "cuda" else 512
     square = torch.rand(side, side, device=plan.device).bfloat16()
-    works = [pass_of(plan, count), lambda: square @ square]
+    works = [_pass_of(plan, count), lambda: square @ square]
     ours, product = alternating_seconds(works, plan.sizes.repeats, plan.sizes.warmups, plan.device)
     rates = [pass_flop / seconds for seconds in ours]
     product_rates = [2 * side**3 / seconds for seconds in product]
@@ -109,7 +109,7 @@ def matrix_product_share(plan: Plan) -> Iterator[Result]:
 
 def pass_memory(plan: Plan) -> Iterator[Result]:
     """Measures the memory of weights, graphs and the largest pass; on a CPU, of the process."""
-    largest_pass = pass_of(plan, engine_of(plan).row_counts[-1])
+    largest_pass = _pass_of(plan, engine_of(plan).row_counts[-1])
     if plan.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(plan.device)
         largest_pass()
@@ -138,7 +138,7 @@ def latency(plan: Plan) -> Iterator[Result]:
     )
 
 
-def pass_of(plan: Plan, count: int) -> Work:
+def _pass_of(plan: Plan, count: int) -> Work:
     """A pass of the compiled engine with `count` rows of as few images as possible."""
     sizes, run = plan.sizes.large, engine_of(plan).run
     load = Workload.random(sizes, -(-count // sizes.trajectories), plan.device)

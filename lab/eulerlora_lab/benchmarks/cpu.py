@@ -22,7 +22,7 @@ from eulerlora_lab.benchmarks.workload import (
     random_network,
 )
 
-NAIVE_TARGETS: dict[Precision, Target] = {"float32": at_most(0.60), "bfloat16": at_most(0.30)}
+_NAIVE_TARGETS: dict[Precision, Target] = {"float32": at_most(0.60), "bfloat16": at_most(0.30)}
 
 
 def naive_comparison(plan: Plan, precision: Precision) -> Result:
@@ -37,7 +37,7 @@ def naive_comparison(plan: Plan, precision: Precision) -> Result:
             "ordinary LoRA modules, one pass a trajectory, float32",
             lambda: naive_logits(members, load.images, load.unstacked),
         ),
-        NAIVE_TARGETS[precision],
+        _NAIVE_TARGETS[precision],
     )
 
 

@@ -70,20 +70,20 @@ IMAGES = 32
 _OUR_SERVER = "eulerlora serve"
 _CHOSEN_PRECISION = f"{_OUR_SERVER}, --precision auto"
 _AUTO_SAMPLES = f"{_OUR_SERVER}, samples=auto"
-LIMIT_S = 0.5
-HALF_LOAD_S = 10.0
-PEER_GRACE_S = 1.0  # for LitServe and Ray
+_LIMIT_S = 0.5
+_HALF_LOAD_S = 10.0
+_PEER_GRACE_S = 1.0  # for LitServe and Ray
 TOLERANCE = 1e-4  # of probabilities; ours have six digits
 
 RequestMode = Literal["det", "stoch", "mixed"]
 
-Answers = Callable[[Tensor], Tensor]
+_Answers = Callable[[Tensor], Tensor]
 """Images (n, 3, image_size, image_size) -> logits; their shape differs by method."""
 
-Loads = Mapping[int, Sequence[Load]]
+_Loads = Mapping[int, Sequence[Load]]
 """The runs by number of clients."""
 
-StartServer = Callable[[], AbstractContextManager[Server]]
+_StartServer = Callable[[], AbstractContextManager[Server]]
 
 
 @dataclass(frozen=True)
@@ -123,32 +123,32 @@ class _PeerServer:
 
 
 PROGRAMS = "eulerlora_lab.benchmarks.service"
-BENTOML = "BentoML, adaptive batches of at most 8, 2 workers"
+_BENTOML = "BentoML, adaptive batches of at most 8, 2 workers"
 PEERS = {
     "a plain FastAPI route": _PeerServer([f"{PROGRAMS}.references"], "/readyz"),
     "LitServe, batches of 8, 5 ms, 2 workers": _PeerServer(
-        [f"{PROGRAMS}.litserve_server"], "/health", PEER_GRACE_S
+        [f"{PROGRAMS}.litserve_server"], "/health", _PEER_GRACE_S
     ),
     "Ray Serve, batches of 8, 5 ms, 2 replicas": _PeerServer(
-        [f"{PROGRAMS}.ray_server"], "/readyz", PEER_GRACE_S
+        [f"{PROGRAMS}.ray_server"], "/readyz", _PEER_GRACE_S
     ),
-    BENTOML: _PeerServer(
+    _BENTOML: _PeerServer(
         f"bentoml serve {PROGRAMS}.bentoml_server:BatchedModel --host 127.0.0.1 --port".split(),
         "/readyz",
     ),
 }
 
 
-def _servers_of(bentoml: Path | None) -> dict[str, StartServer]:
+def _servers_of(bentoml: Path | None) -> dict[str, _StartServer]:
     """What runs each server; without the folder of BentoML's packages it is left out."""
-    servers: dict[str, StartServer] = {
+    servers: dict[str, _StartServer] = {
         _OUR_SERVER: eulerlora_server,
         _CHOSEN_PRECISION: partial(eulerlora_server, ["--precision", "auto"]),
         _AUTO_SAMPLES: eulerlora_server,
-        **{name: peer.running for name, peer in PEERS.items() if name != BENTOML},
+        **{name: peer.running for name, peer in PEERS.items() if name != _BENTOML},
     }
     if bentoml is not None:
-        servers[BENTOML] = partial(PEERS[BENTOML].running, bentoml)
+        servers[_BENTOML] = partial(PEERS[_BENTOML].running, bentoml)
     return servers
 
 
@@ -230,7 +230,7 @@ def _random_images(sizes: NetworkSizes, count: int) -> Tensor:
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(count))
 
 
-def _build(method: str, network: AdaptedVisionTransformer) -> Answers:
+def _build(method: str, network: AdaptedVisionTransformer) -> _Answers:
     if method == _OUR_METHOD:
         return _ours(network)
     if method.startswith("peft"):
@@ -246,7 +246,7 @@ def _build(method: str, network: AdaptedVisionTransformer) -> Answers:
     return lambda images: ensemble(images, plain)
 
 
-def _ours(network: AdaptedVisionTransformer) -> Answers:
+def _ours(network: AdaptedVisionTransformer) -> _Answers:
     runtime = Runtime(network, CPU)
 
     @torch.inference_mode()
@@ -286,7 +286,7 @@ def _methods_table(costs: Mapping[str, _MethodCost]) -> str:
 class _ServerCost:
     """Closed loops by number of clients, answers at half load, and memory (PSS) in bytes."""
 
-    loads: Loads
+    loads: _Loads
     half_load: Sequence[Exchange]
     memory: int
 
@@ -297,7 +297,7 @@ class _ServerCost:
 
 
 def _server_costs(
-    starts: Mapping[str, StartServer],
+    starts: Mapping[str, _StartServer],
     mode: RequestMode,
     counts: Sequence[int],
     runs: int,
@@ -338,7 +338,12 @@ def _server_costs(
             cost = _ServerCost(loads[name], (), memory(server.pid))
             with _only(server, servers.values()):
                 half = poisson_load(
-                    server.port, requests[name], cost.rate / 2, HALF_LOAD_S, TIMEOUT_S, lambda: None
+                    server.port,
+                    requests[name],
+                    cost.rate / 2,
+                    _HALF_LOAD_S,
+                    TIMEOUT_S,
+                    lambda: None,
                 )
                 costs[name] = replace(cost, half_load=asyncio.run(half))
     return costs
@@ -374,7 +379,7 @@ def _request_of(server: str, image: bytes, mode: Mode) -> bytes:
         return post_form(files, parameters={"mode": mode, "samples": "auto"})
     if server.startswith(_OUR_SERVER):
         return post_form(files, parameters=parameters(mode))
-    path = "/predict/det" if server == BENTOML and mode == "det" else "/predict"
+    path = "/predict/det" if server == _BENTOML and mode == "det" else "/predict"
     return post_form(files, {"mode": mode}, path=path)
 
 
@@ -393,12 +398,12 @@ def _servers_table(costs: Mapping[str, _ServerCost]) -> str:
     clients = max(costs[_OUR_SERVER].loads)
     head = [
         "server", "a lone request, p50", f"answers/s, {clients} clients", "p99",
-        f"answers/s with a p99 of {1000 * LIMIT_S:.0f} ms", "p50 and p99 at half load", "memory",
+        f"answers/s with a p99 of {1000 * _LIMIT_S:.0f} ms", "p50 and p99 at half load", "memory",
     ]  # fmt: skip
     rows = []
     for name, cost in costs.items():
         lone = median(percentile(load.exchanges, 50) for load in cost.loads[min(cost.loads)])
-        within = _rate_within(cost.loads, LIMIT_S)
+        within = _rate_within(cost.loads, _LIMIT_S)
         full = cost.loads[clients]
         half = [percentile(cost.half_load, percent) for percent in (50, 99)]
         cells = [
@@ -414,7 +419,7 @@ def _servers_table(costs: Mapping[str, _ServerCost]) -> str:
     return markdown_table(head, rows)
 
 
-def _rate_within(loads: Loads, limit_s: float) -> float | None:
+def _rate_within(loads: _Loads, limit_s: float) -> float | None:
     """The highest median rate with a median p99 within a limit; None if there is none."""
     rates = [
         median(load.rate for load in runs)

@@ -13,7 +13,7 @@ import numpy as np
 from eulerlora_contract.printable import markdown_row
 
 Unit = Literal["ratio", "seconds", "bytes", "share", "count", "rows/s", "answers/s"]
-HEADING = """| measurement | target | measured | ours | reference | spread |
+_HEADING = """| measurement | target | measured | ours | reference | spread |
 |---|---:|---:|---|---|---|"""
 
 
@@ -56,7 +56,7 @@ class Result:
     reference: str = ""
 
     def row(self) -> str:
-        """A row of the table with the heading `HEADING`."""
+        """A row of the table with the heading `_HEADING`."""
         target, verdict = "", ""
         if self.target is not None:
             target = f"{self.target.bound} {_amount(self.target.value, self.unit)}"
@@ -101,7 +101,7 @@ def comparison(
 
 def report(results: Iterable[Result], out: Path | None = None) -> None:
     """Prints the rows of a table as they come, and writes a JSON object for each as a line."""
-    click.echo(HEADING)
+    click.echo(_HEADING)
     for result in results:
         click.echo(result.row())
         if out is not None:

@@ -95,14 +95,14 @@ _DESCRIPTIONS: dict[Method, str] = {
     "micro-batches": "micro-batches of two images' rows, float32",
     "naive": "ordinary LoRA modules, one forward pass a trajectory, summed losses, float32",
 }
-TIME_TARGET = at_most(0.90)
+_TIME_TARGET = at_most(0.90)
 """Ratio of the arithmetic: 1,026 GFLOP a step through the frozen weights, and 1,140 in the loop."""
 
-MEMORY_TARGETS: dict[Method, Target | None] = {
+_MEMORY_TARGETS: dict[Method, Target | None] = {
     "one-batch": None,  # a row saves the same activations on both sides
     "micro-batches": at_most(0.40),  # a quarter of the rows at a time
 }
-MEASURED_STEPS = 2  # the optimiser allocates its state in the first
+_MEASURED_STEPS = 2  # the optimiser allocates its state in the first
 
 
 def training_step(method: Method, load: Workload) -> _TrainingStep:
@@ -122,7 +122,7 @@ def step_time(plan: Plan, method: Method) -> Result:
         Side(_DESCRIPTIONS[name], side) for name, side in zip(methods, times, strict=True)
     )
     return comparison(
-        f"training step, {_name(plan, method)} / naive loop", ours, naive, TIME_TARGET
+        f"training step, {_name(plan, method)} / naive loop", ours, naive, _TIME_TARGET
     )
 
 
@@ -138,7 +138,7 @@ def step_memory(plan: Plan, method: Method) -> Result:
         for name in methods
     )
     name = f"training step, {_name(plan, method)}, peak memory / naive loop"
-    return comparison(name, ours, naive, MEMORY_TARGETS[method], "bytes")
+    return comparison(name, ours, naive, _MEMORY_TARGETS[method], "bytes")
 
 
 def _name(plan: Plan, method: Method) -> str:
@@ -154,7 +154,7 @@ def _peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    for _ in range(MEASURED_STEPS):
+    for _ in range(_MEASURED_STEPS):
         step()
     return torch.cuda.max_memory_allocated(device) - before
 
@@ -163,7 +163,7 @@ def _peak_in_this_process(method: Method, sizes: NetworkSizes, images: int) -> i
     step = training_step(method, Workload.random(sizes, images, torch.device("cpu")))
 
     def steps() -> None:
-        for _ in range(MEASURED_STEPS):
+        for _ in range(_MEASURED_STEPS):
             step()
 
     return peak_growth(steps)

@@ -95,7 +95,7 @@ SMALL = Sizes(
 )
 
 
-UP_STD = 0.005  # adapters and image then change a logit by similar amounts
+_UP_STD = 0.005  # adapters and image then change a logit by similar amounts
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransform
     with torch.no_grad():
         for name, parameter in network.adapter_parameters():
             if name.endswith(".up"):
-                parameter.normal_(std=UP_STD, generator=generator)
+                parameter.normal_(std=_UP_STD, generator=generator)
     return network.eval()
 
 

@@ -57,12 +57,12 @@ class NoiseMethod(Method[SettingsType_co]):
 
     def sample(self, samples: int, generator: Generator) -> RowDraws:
         rows = self.adapters.adapters * samples
-        return self._draws(samples, independent_noise(rows, self.noise, generator))
+        return self._draws(samples, _independent_noise(rows, self.noise, generator))
 
     def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
         """Draws pairs z, -z of each adapter; each sample alone is standard normal."""
         pairs = [
-            independent_noise(self.adapters.adapters, self.noise, generator)
+            _independent_noise(self.adapters.adapters, self.noise, generator)
             for _ in range(math.ceil((first + samples) / 2))
         ]
         noise = {
@@ -85,7 +85,7 @@ def divergence(mean: Tensor, scale: Tensor, prior_scale: float) -> Tensor:
     return 0.5 * terms.sum()
 
 
-def independent_noise(
+def _independent_noise(
     rows: int, shapes: Mapping[str, Sequence[int]], generator: Generator
 ) -> dict[str, Tensor]:
     """Standard normal numbers (rows, *shape) for every name."""
@@ -131,7 +131,7 @@ class GaussianAdapters(AttentionAdapters):
         return _sampled(self, name, rows.adapter, rows.draws.get(name), dim=1)
 
 
-class GaussianHeads(AdapterHeads):
+class _GaussianHeads(AdapterHeads):
     """Heads whose weights and biases are normal.
 
     weight_root: (adapters, classes, width).
@@ -198,7 +198,7 @@ class GaussianWeightsMethod(NoiseMethod[SettingsType_co]):
         if "head" not in self.sampled_weights:
             return super().heads()
         width, adapters = shape.backbone.width, self.adapters.adapters
-        return GaussianHeads(width, shape.classes, adapters, self.rotated)
+        return _GaussianHeads(width, shape.classes, adapters, self.rotated)
 
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
         blocks = {name: noise[name] for name in self._block_noise}

@@ -69,7 +69,7 @@ class BLoBSettings(MethodSettings):
     """Weight of the divergence from the prior in the loss; 1 is the evidence lower bound."""
 
 
-class BLoBAdapters(GaussianAdapters):
+class _BLoBAdapters(GaussianAdapters):
     """The directions of one block with learned normal `down`."""
 
     down_root: nn.Parameter
@@ -101,7 +101,7 @@ class BLoBMethod(GaussianWeightsMethod[BLoBSettings]):
     noise_per_image = True
 
     def block(self, index: int) -> BlockAdapters:
-        return BLoBAdapters(self.shape.backbone.width, self.adapters, self.settings)
+        return _BLoBAdapters(self.shape.backbone.width, self.adapters, self.settings)
 
 
 class GaussianCoefficientsSettings(MethodSettings):
@@ -117,7 +117,7 @@ class GaussianCoefficientsSettings(MethodSettings):
     """Weight of the divergence from the prior in the loss; 1 is the evidence lower bound."""
 
 
-class GaussianCoefficientAdapters(AttentionAdapters):
+class _GaussianCoefficientAdapters(AttentionAdapters):
     """The directions of one block and the law of their coefficients.
 
     Attributes:
@@ -179,7 +179,7 @@ class GaussianCoefficientsMethod(NoiseMethod[GaussianCoefficientsSettings]):
 
     def block(self, index: int) -> BlockAdapters:
         width = self.shape.backbone.width
-        return GaussianCoefficientAdapters(width, self.adapters, self.settings)
+        return _GaussianCoefficientAdapters(width, self.adapters, self.settings)
 
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
         stacked = on_stacked_ranks(noise[_COEFFICIENT_NOISE], self.adapters.adapters)

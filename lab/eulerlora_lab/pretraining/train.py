@@ -132,7 +132,7 @@ def stage_state_file(out: Path, stage: int) -> Path:
 
 
 @dataclass(frozen=True)
-class PretrainingSet:
+class _PretrainingSet:
     """The images of a set and how a run shows them.
 
     Attributes:
@@ -165,18 +165,18 @@ class _PretrainingImages:
     def classes(self) -> list[int]:
         return [len(images.classes) for images in self.labelled]
 
-    def training_sets(self, recipe: PretrainingRecipe) -> list[PretrainingSet]:
+    def training_sets(self, recipe: PretrainingRecipe) -> list[_PretrainingSet]:
         """The images to train on; the calibration part is unused."""
         first_class = [0, *accumulate(self.classes)]
         sets = [
-            PretrainingSet(
+            _PretrainingSet(
                 [replace(i, label=first + i.label) for i in images.parts["train"]], data.views
             )
             for images, data, first in zip(self.labelled, recipe.data, first_class, strict=False)
         ]
         number = count(first_class[-1])
         return sets + [
-            PretrainingSet([replace(i, label=next(number)) for i in images.images], "cameras", 2)
+            _PretrainingSet([replace(i, label=next(number)) for i in images.images], "cameras", 2)
             for images in self.unlabelled
         ]
 
@@ -193,7 +193,7 @@ def _everyday_view(size: int) -> v2.Compose:
 
 
 def mixed_batches(
-    sets: Sequence[PretrainingSet], stage: PretrainingStage, run: Run
+    sets: Sequence[_PretrainingSet], stage: PretrainingStage, run: Run
 ) -> LoadedBatches:
     """Batches of the images of several sets, in random order.
 

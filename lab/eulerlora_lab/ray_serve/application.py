@@ -20,10 +20,10 @@ from eulerlora_contract.sampling import AUTO, PrecisionChoice
 from eulerlora_contract.settings import Settings
 
 NAME = "eulerlora"
-EVERY_ADDRESS = "0.0.0.0"  # that of Ray's proxies in serve.yaml
+_EVERY_ADDRESS = "0.0.0.0"  # that of Ray's proxies in serve.yaml
 _MAX_ONGOING_REQUESTS = 1024
 """Requests in a replica; more than a server has connections: the service refuses, not Ray."""
-ONGOING_REQUESTS = 8
+_ONGOING_REQUESTS = 8
 """Requests in a replica, on average, above which a replica is added."""
 
 
@@ -58,15 +58,15 @@ def build(arguments: Arguments) -> Application:
     deployment = serve.deployment(
         name=NAME,
         max_ongoing_requests=_MAX_ONGOING_REQUESTS,
-        autoscaling_config=AutoscalingConfig(target_ongoing_requests=ONGOING_REQUESTS),
+        autoscaling_config=AutoscalingConfig(target_ongoing_requests=_ONGOING_REQUESTS),
         health_check_period_s=life.probe_interval_s,
         health_check_timeout_s=life.probe_timeout_s,
         graceful_shutdown_timeout_s=life.grace_s,
     )
-    return deployment(serve.ingress(replica)(Replica)).bind()
+    return deployment(serve.ingress(replica)(_Replica)).bind()
 
 
-class Replica:
+class _Replica:
     """A process with a service; Ray replaces it when `check_health` fails."""
 
     app: ASGIApp
@@ -99,7 +99,7 @@ def _create_replica(arguments: Arguments) -> FastAPI:
     options = ServeOptions(
         checkpoints=arguments.checkpoints or (DEFAULT_NAME,),
         shadow=None,  # its comparisons are metrics, which are those of one replica
-        host=EVERY_ADDRESS,
+        host=_EVERY_ADDRESS,
         port=0,  # Ray's proxies listen
         device=arguments.device,
         precision=arguments.precision,

@@ -19,7 +19,7 @@ PAUSE_S = 0.5
 """Time before another attempt; Ray then knows which replica is lost."""
 MAX_BYTES = 32 * 1024 * 1024
 """Longest body that is kept for another attempt; the limit on a body with one image is 20 MB."""
-RETRY_AFTER_S = 5
+_RETRY_AFTER_S = 5
 
 
 def middlewares() -> list[Middleware]:
@@ -48,7 +48,7 @@ class _RetryMiddleware:
                     raise
             if response.is_started or not body.is_repeatable:
                 return
-        problem = NotReady("every replica that had the request was lost", RETRY_AFTER_S)
+        problem = NotReady("every replica that had the request was lost", _RETRY_AFTER_S)
         request_id = request_id_of(scope)
         headers = {**problem_headers(problem, closes=True), REQUEST_ID_HEADER: request_id}
         await ProblemResponse(problem, request_id, headers)(scope, receive, send)

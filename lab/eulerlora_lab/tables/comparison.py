@@ -53,7 +53,7 @@ LEVEL, POWER = 1 - CONFIDENCE, 0.8
 _REJECTED_GROUPS = ("far", "near")
 """Groups of sets that a score should reject; `shifted` images belong to classes."""
 
-Resampled = Mapping[str, Floats]
+_Resampled = Mapping[str, Floats]
 """Metrics by name, (1 + resamples,): first those of all images, then those of the resamples."""
 
 
@@ -106,7 +106,7 @@ class TableComparison:
 
 
 @dataclass(frozen=True)
-class StoredPredictions:
+class _StoredPredictions:
     """Predictions of a run for n images of a set in one mode.
 
     Attributes:
@@ -145,7 +145,7 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
     if len(seeds) < FEWEST_SEEDS:
         return None
     scores = list(dict.fromkeys(score for d in differences for score in d.ood))
-    results: dict[tuple[str, int], Resampled] = {}
+    results: dict[tuple[str, int], _Resampled] = {}
     images: dict[str, tuple[str, ...]] = {}
     for arm in arms:
         for seed in seeds:
@@ -169,7 +169,7 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
 
 def read_predictions(
     folder: Path, mode: Mode, scores: Sequence[ScoreName] = ()
-) -> dict[str, StoredPredictions]:
+) -> dict[str, _StoredPredictions]:
     """The predictions in a run's report folder by set: the test part first.
 
     With scores also the sets of `_REJECTED_GROUPS`.
@@ -191,7 +191,7 @@ def read_predictions(
     columns = [name for name in by_set[TEST][0] if name.startswith("p_")]
     labels = {name.removeprefix("p_"): index for index, name in enumerate(columns)}
     return {
-        name: StoredPredictions(
+        name: _StoredPredictions(
             group=rows[0]["group"],
             names=tuple(row["name"] for row in rows),
             clusters=tuple(row["cluster"] or row["name"] for row in rows),
@@ -210,8 +210,8 @@ def _score(path: Path, rows: Sequence[Mapping[str, str]], score: ScoreName) -> F
     return np.array([float(value) for value in values])
 
 
-def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
-    """The metrics of the test part, and `ood_metric` of every group and score of the sets.
+def resampled_metrics(sets: Mapping[str, _StoredPredictions]) -> _Resampled:
+    """The metrics of the test part, and `_ood_metric` of every group and score of the sets.
 
     Lesions are resampled; for a mean AUROC the test part, which is positive, and all sets together.
     """
@@ -233,7 +233,7 @@ def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
             both_drawn = np.concatenate([of_test, drawn], axis=1)
             for score, values_outside in of_set.scores.items():
                 both = np.concatenate([test.scores[score], values_outside])
-                of_group = values.setdefault(ood_metric(of_set.group, score), [])
+                of_group = values.setdefault(_ood_metric(of_set.group, score), [])
                 of_group.append(auroc(both, positive, both_drawn))
         return {name: np.mean(aurocs, axis=0) for name, aurocs in values.items()}
 
@@ -241,16 +241,16 @@ def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
     return results | resampled(mean_aurocs, *clusters)
 
 
-def ood_metric(group: str, score: ScoreName) -> str:
+def _ood_metric(group: str, score: ScoreName) -> str:
     """The name of the mean AUROC of a score over the sets of a group."""
     return f"{group}_{score}"
 
 
 def _tested(
-    difference: Difference, seeds: Sequence[int], results: Mapping[tuple[str, int], Resampled]
+    difference: Difference, seeds: Sequence[int], results: Mapping[tuple[str, int], _Resampled]
 ) -> list[EndpointResult]:
     arm, minus = difference.arm.name, difference.minus.name
-    of_ood = [ood_metric(group, score) for group in _REJECTED_GROUPS for score in difference.ood]
+    of_ood = [_ood_metric(group, score) for group in _REJECTED_GROUPS for score in difference.ood]
     present = results[arm, seeds[0]]
     return [
         endpoint_result(
@@ -323,7 +323,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 _ENDPOINT_NAMES = METRIC_NAMES | {
-    ood_metric(group, score): f"AUROC against {group} sets by {title}"
+    _ood_metric(group, score): f"AUROC against {group} sets by {title}"
     for group in _REJECTED_GROUPS
     for score, title in COMPARED_SCORES.items()
 }

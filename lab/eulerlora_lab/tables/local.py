@@ -172,7 +172,7 @@ def _threads(device: str, devices: Sequence[str]) -> int:
     return max(1, torch.get_num_threads() // devices.count(device))
 
 
-def run_bound() -> None:
+def _run_bound() -> None:
     """Replaces this process by the command of the command line, bound to its parent."""
     parent, *command = sys.argv[1:]
     # A program started by Ray may block or ignore SIGINT; both would be inherited.
@@ -186,4 +186,4 @@ def run_bound() -> None:
 
 
 if __name__ == "__main__":
-    run_bound()
+    _run_bound()

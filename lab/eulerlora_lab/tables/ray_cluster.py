@@ -48,7 +48,7 @@ class RunResources:
     lock_wait_s: float = 120.0
 
 
-RunEnd = tuple[str, str | None]
+_RunEnd = tuple[str, str | None]
 """The machine where a run ended, and why it failed, in one line; None if it did not."""
 
 
@@ -119,7 +119,7 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
         raise
 
 
-def _failures(started: "dict[ObjectRef[RunEnd], str]") -> list[str]:
+def _failures(started: "dict[ObjectRef[_RunEnd], str]") -> list[str]:
     import ray  # noqa: PLC0415 - an extra
     from ray.exceptions import RayError  # noqa: PLC0415
 
@@ -138,7 +138,7 @@ def _failures(started: "dict[ObjectRef[RunEnd], str]") -> list[str]:
     return failures
 
 
-def _train_run(training: TrainingCommand, resources: RunResources) -> RunEnd:
+def _train_run(training: TrainingCommand, resources: RunResources) -> _RunEnd:
     host = socket.gethostname()
     if training.report.exists():  # an earlier attempt ended, but its answer was lost
         return host, None

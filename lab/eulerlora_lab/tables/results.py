@@ -167,13 +167,13 @@ def further_tables(table: ResultTable, runs: Sequence[TableRun]) -> str:
     finished = [run for run in runs if run.status == "finished"]
     if not finished:
         return ""
-    parts = [cost_table(table, finished), mean_logits_table(table, finished)]
+    parts = [_cost_table(table, finished), _mean_logits_table(table, finished)]
     if table.all_ood:
-        parts.append(ood_auroc_table(table, finished))
+        parts.append(_ood_auroc_table(table, finished))
     return "\n".join(part for part in parts if part)
 
 
-def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
+def _cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     columns = ["trained", "rows per answer", "GFLOP per answer", "steps", "trained rows", "PFLOP",
                "hours"]  # fmt: skip
     rows = []
@@ -193,7 +193,7 @@ def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     return section("### Cost", ["method", "mode", *columns], rows, [_COSTS_NOTE], text_columns=2)
 
 
-def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
+def _mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """The metrics of the mean logits of rows with several trajectories; may be empty.
 
     Reports of versions without these metrics have dashes.
@@ -213,7 +213,7 @@ def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     return section("### Mean logits", head, rows, [_LOGITS_NOTE], text_columns=2) if rows else ""
 
 
-def ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
+def _ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     columns = {
         (name, score): f"{name} ({facts['group']}), {title}"
         for name, facts in runs[0].report()["ood_sets"].items()

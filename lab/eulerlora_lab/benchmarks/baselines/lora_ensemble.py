@@ -19,7 +19,7 @@ from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora_lab.benchmarks.baselines.naive import LoRABlock, LoRALinear, LoRAVisionTransformer
 
 
-class MemberLinear(nn.Module):
+class _MemberLinear(nn.Module):
     """A linear layer with a low-rank update, without coefficients."""
 
     def __init__(self, lora: LoRALinear) -> None:
@@ -32,7 +32,7 @@ class MemberLinear(nn.Module):
         return outputs
 
 
-class StackedMembers:
+class _StackedMembers:
     """The modules of all members as one function of (members, ...)."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -54,10 +54,10 @@ class LoRAEnsemble:
         self._first, self._count = members[0], len(members)
         self._blocks = [cast("LoRABlock", block) for block in members[0].blocks]
         self._projections = [
-            {name: StackedMembers(_projections(members, index, name)) for name in PROJECTIONS}
+            {name: _StackedMembers(_projections(members, index, name)) for name in PROJECTIONS}
             for index in range(len(self._blocks))
         ]
-        self._head = StackedMembers([member.head for member in members])
+        self._head = _StackedMembers([member.head for member in members])
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
@@ -91,6 +91,6 @@ class LoRAEnsemble:
 
 def _projections(
     members: Sequence[LoRAVisionTransformer], index: int, name: str
-) -> list[MemberLinear]:
+) -> list[_MemberLinear]:
     blocks = [cast("LoRABlock", member.blocks[index]) for member in members]
-    return [MemberLinear(cast("LoRALinear", block.projections[name])) for block in blocks]
+    return [_MemberLinear(cast("LoRALinear", block.projections[name])) for block in blocks]

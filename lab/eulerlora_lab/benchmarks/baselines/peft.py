@@ -16,7 +16,7 @@ from eulerlora.exchange.libraries import vit_state
 from eulerlora.nn.method import AttentionAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer
 
-PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
+_PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 class PeftVisionTransformer:
@@ -27,9 +27,9 @@ class PeftVisionTransformer:
         settings = network.settings
         self.names = [f"adapter_{index}" for index in range(settings.adapters)]
         config = LoraConfig(
-            r=settings.rank, lora_alpha=settings.rank, target_modules=list(PROJECTION_NAMES)
+            r=settings.rank, lora_alpha=settings.rank, target_modules=list(_PROJECTION_NAMES)
         )
-        model = get_peft_model(plain_vit(network), config, adapter_name=self.names[0])
+        model = get_peft_model(_plain_vit(network), config, adapter_name=self.names[0])
         assert isinstance(model, PeftModel)
         for name in self.names[1:]:
             model.add_adapter(name, config)
@@ -65,7 +65,7 @@ class PeftVisionTransformer:
         return torch.stack(logits, dim=1).flatten(0, 1)
 
 
-def plain_vit(network: AdaptedVisionTransformer) -> ViTModel:
+def _plain_vit(network: AdaptedVisionTransformer) -> ViTModel:
     """The ViT of transformers with the weights of a network's backbone."""
     shape = network.backbone.settings
     config = ViTConfig(
@@ -88,7 +88,7 @@ def _copy_adapters(
 ) -> None:
     for block, attention in enumerate(network.blocks):
         assert isinstance(attention, AttentionAdapters)
-        for index, projection in enumerate(PROJECTION_NAMES):
+        for index, projection in enumerate(_PROJECTION_NAMES):
             linear = peft.get_submodule(f"layers.{block}.attention.{projection}")
             assert isinstance(linear, PeftLinear)
             for adapter, name in enumerate(names):

@@ -16,7 +16,7 @@ import torch
 from eulerlora_contract.sampling import Mode
 from eulerlora_lab.benchmarks.service.references import body, decode, default_model, predict
 
-WORKERS, BATCH_SIZE = 2, 8
+WORKERS, _BATCH_SIZE = 2, 8
 
 
 @bentoml.service(workers=WORKERS, logging={"access": {"enabled": False}})
@@ -27,12 +27,12 @@ class BatchedModel:
         torch.set_num_threads(1)
         self.model = default_model()
 
-    @bentoml.api(route="/predict", batchable=True, max_batch_size=BATCH_SIZE)  # type: ignore[untyped-decorator]
+    @bentoml.api(route="/predict", batchable=True, max_batch_size=_BATCH_SIZE)  # type: ignore[untyped-decorator]
     def stoch(self, file: list[Path]) -> list[dict[str, Any]]:
         """Answers a batch of images in mode stoch."""
         return self._answers(file, "stoch")
 
-    @bentoml.api(route="/predict/det", batchable=True, max_batch_size=BATCH_SIZE)  # type: ignore[untyped-decorator]
+    @bentoml.api(route="/predict/det", batchable=True, max_batch_size=_BATCH_SIZE)  # type: ignore[untyped-decorator]
     def det(self, file: list[Path]) -> list[dict[str, Any]]:
         """Answers a batch of images in mode det."""
         return self._answers(file, "det")

@@ -36,9 +36,9 @@ from eulerlora_lab.benchmarks.service.plan import ServicePlan
 from eulerlora_lab.benchmarks.service.server import eulerlora_server, status
 
 _VICTIM = "10.0.0.1"
-MAX_RATIO = 2.0
-BATCH, LARGE_BATCH = 32, 20
-SCANS = 300
+_MAX_RATIO = 2.0
+BATCH, _LARGE_BATCH = 32, 20
+_SCANS = 300
 _ANNOUNCED = (
     b"POST /predict/batch HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 134217728\r\n"
     b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
@@ -48,17 +48,17 @@ _HALF = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
 _PHOTOGRAPH = (1400, 1050)  # about 0.4 MB
 _PHONE_PHOTOGRAPH = (4000, 3000)  # 12 megapixels
 _LARGEST = (6000, 4000)  # the limit of 24 megapixels
-DISTINCT = 4
+_DISTINCT = 4
 START_OF_SCAN = b"\xff\xda"
 END_OF_IMAGE = b"\xff\xd9"
-BUSY_ADDRESS, BUSY_SAMPLES = "127.0.0.3", 8
-PROBE_INTERVAL_S, PROBE_TIMEOUT_S = 0.5, 5.0
-PROBE_BOUND_S = 1.0  # the default timeout of a probe of Kubernetes
-DRIP_S = 2.0  # below the time after which the service ends an upload that stalls
+_BUSY_ADDRESS, _BUSY_SAMPLES = "127.0.0.3", 8
+_PROBE_INTERVAL_S, _PROBE_TIMEOUT_S = 0.5, 5.0
+_PROBE_BOUND_S = 1.0  # the default timeout of a probe of Kubernetes
+_DRIP_S = 2.0  # below the time after which the service ends an upload that stalls
 
 _numbers = itertools.count(1)
 
-Attack = Callable[[int], AbstractContextManager[None]]
+_Attack = Callable[[int], AbstractContextManager[None]]
 
 
 def attackers(plan: ServicePlan) -> Iterator[Result]:
@@ -70,7 +70,7 @@ def attackers(plan: ServicePlan) -> Iterator[Result]:
             return closed_loop(server.port, requests, 1, plan.victim_requests).exchanges
 
         victim()
-        for name, attack in attacks_by_name().items():
+        for name, attack in _attacks_by_name().items():
             alone, attacked = [], []
             for _ in range(plan.attack_runs):
                 alone.append(victim())
@@ -79,31 +79,31 @@ def attackers(plan: ServicePlan) -> Iterator[Result]:
             yield from _results(name, alone, attacked)
 
 
-def attacks_by_name() -> Mapping[str, Attack]:
+def _attacks_by_name() -> Mapping[str, _Attack]:
     """Each attack runs while its context is open."""
-    photographs = synthetic_images(DISTINCT, size=_PHOTOGRAPH)
-    webp = batch([large_webp()], LARGE_BATCH)
-    scans = post(jpeg_of_many_scans(SCANS))
+    photographs = synthetic_images(_DISTINCT, size=_PHOTOGRAPH)
+    webp = batch([_large_webp()], _LARGE_BATCH)
+    scans = post(_jpeg_of_many_scans(_SCANS))
     return {
         f"a batch of {BATCH} photographs": _clients(batch(photographs, BATCH), 1),
-        f"4 batches of {LARGE_BATCH} lossless WebP of 24 megapixels": _clients(webp, 4),
-        f"4 clients with JPEGs of {SCANS} scans": _clients(scans, 4),
+        f"4 batches of {_LARGE_BATCH} lossless WebP of 24 megapixels": _clients(webp, 4),
+        f"4 clients with JPEGs of {_SCANS} scans": _clients(scans, 4),
         "4 uploads that announce 128 MB": partial(
-            dripping_uploads, head=as_client(_ANNOUNCED, _attacker()), count=4
+            _dripping_uploads, head=as_client(_ANNOUNCED, _attacker()), count=4
         ),
-        "16 clients with photographs of 12 megapixels": _clients(post(phone_photograph()), 16),
+        "16 clients with photographs of 12 megapixels": _clients(post(_phone_photograph()), 16),
         "64 clients that read /metrics": _clients(get("/metrics"), 64),
         "64 clients that read the largest file of /docs": _clients(
             get("/docs/swagger-ui-bundle.js"), 64
         ),
         f"{_HALF_OPEN} half-open connections": partial(
-            dripping_uploads, head=_HALF, count=_HALF_OPEN, address=_HALF_OPEN_ADDRESS
+            _dripping_uploads, head=_HALF, count=_HALF_OPEN, address=_HALF_OPEN_ADDRESS
         ),
     }
 
 
-def _clients(request: bytes, count: int) -> Attack:
-    return partial(background_clients, requests=[as_client(request, _attacker())], clients=count)
+def _clients(request: bytes, count: int) -> _Attack:
+    return partial(_background_clients, requests=[as_client(request, _attacker())], clients=count)
 
 
 def busy_connections(plan: ServicePlan) -> Iterator[Result]:
@@ -112,12 +112,12 @@ def busy_connections(plan: ServicePlan) -> Iterator[Result]:
     Every request of the attacker needs a large part of the queue, so that most are refused.
     """
     image = plan.images()[0]
-    large = post(image, parameters={"mode": "stoch", "samples": BUSY_SAMPLES})
+    large = post(image, parameters={"mode": "stoch", "samples": _BUSY_SAMPLES})
     with eulerlora_server(plan.options) as server:
         for count in plan.busy_connections:
             probes: list[float] = []
             with (
-                _in_process(retrying_connections, server.port, large, count),
+                _in_process(_retrying_connections, server.port, large, count),
                 _in_thread(partial(_probe, server.port, probes)),
             ):
                 time.sleep(plan.busy_s / 10)  # all have connected
@@ -125,10 +125,10 @@ def busy_connections(plan: ServicePlan) -> Iterator[Result]:
             name = f"{count} connections of a client that retry at once"
             yield Result(
                 name=f"{name}: /livez",
-                ours=f"the slowest of new connections; {PROBE_TIMEOUT_S:g} s: no response",
+                ours=f"the slowest of new connections; {_PROBE_TIMEOUT_S:g} s: no response",
                 value=max(probes),
                 measured=probes,
-                target=at_most(PROBE_BOUND_S),
+                target=at_most(_PROBE_BOUND_S),
             )
             seconds = [exchange.seconds for exchange in exchanges]
             yield Result(
@@ -136,7 +136,7 @@ def busy_connections(plan: ServicePlan) -> Iterator[Result]:
                 ours="median of new connections",
                 value=median(seconds),
                 measured=seconds,
-                target=at_most(PROBE_BOUND_S),
+                target=at_most(_PROBE_BOUND_S),
             )
             unanswered = [float(exchange.status != 200) for exchange in exchanges]
             yield Result(
@@ -149,11 +149,11 @@ def busy_connections(plan: ServicePlan) -> Iterator[Result]:
             )
 
 
-def retrying_connections(port: int, request: bytes, count: int) -> None:
+def _retrying_connections(port: int, request: bytes, count: int) -> None:
     """Sends a request on every connection again and again, until the process is terminated."""
 
     async def retry() -> None:
-        session = ClientSession(port, BUSY_ADDRESS)
+        session = ClientSession(port, _BUSY_ADDRESS)
         while True:
             await session.send(request)
 
@@ -164,11 +164,11 @@ def retrying_connections(port: int, request: bytes, count: int) -> None:
 
 
 def _probe(port: int, seconds: list[float], ended: threading.Event) -> None:
-    """Times a /livez every PROBE_INTERVAL_S."""
-    while not ended.wait(PROBE_INTERVAL_S):
+    """Times a /livez every _PROBE_INTERVAL_S."""
+    while not ended.wait(_PROBE_INTERVAL_S):
         started = time.monotonic()
-        answered = status(port, "/livez", PROBE_TIMEOUT_S) == 200
-        seconds.append(time.monotonic() - started if answered else PROBE_TIMEOUT_S)
+        answered = status(port, "/livez", _PROBE_TIMEOUT_S) == 200
+        seconds.append(time.monotonic() - started if answered else _PROBE_TIMEOUT_S)
 
 
 async def _paced_victim(port: int, request: bytes, duration_s: float) -> list[Exchange]:
@@ -179,7 +179,7 @@ async def _paced_victim(port: int, request: bytes, duration_s: float) -> list[Ex
         session = ClientSession(port)
         exchanges.append(await session.send(request))
         session.close()
-        await asyncio.sleep(PROBE_INTERVAL_S)
+        await asyncio.sleep(_PROBE_INTERVAL_S)
     return exchanges
 
 
@@ -191,7 +191,7 @@ def _attacker() -> str:
 def _results(
     name: str, alone: list[list[Exchange]], attacked: list[list[Exchange]]
 ) -> Iterator[Result]:
-    for percent, target in ((50, None), (99, at_most(MAX_RATIO))):
+    for percent, target in ((50, None), (99, at_most(_MAX_RATIO))):
         meanwhile, before = (
             [percentile(exchanges, percent) for exchanges in runs] for runs in (attacked, alone)
         )
@@ -220,19 +220,19 @@ def batch(images: Sequence[bytes], count: int) -> bytes:
     return post_form(files, path="/predict/batch")
 
 
-def phone_photograph() -> bytes:
+def _phone_photograph() -> bytes:
     with Image.open(BytesIO(synthetic_images(1)[0])) as image:
         return _encoded(image.resize(_PHONE_PHOTOGRAPH), "JPEG", quality=QUALITY)
 
 
-def large_webp() -> bytes:
+def _large_webp() -> bytes:
     """A lossless WebP of 24 megapixels and few bytes, but not too few for its size."""
     random = np.random.default_rng(0)
     stripes = random.integers(0, 256, (_LARGEST[1], 1, 3), dtype=np.uint8)
     return _encoded(Image.fromarray(stripes).resize(_LARGEST), "WEBP", lossless=True, method=0)
 
 
-def jpeg_of_many_scans(scans: int) -> bytes:
+def _jpeg_of_many_scans(scans: int) -> bytes:
     """A progressive JPEG of 4 megapixels in which the last scan is repeated."""
     image = Image.new("RGB", (2048, 2048), "gray")
     data = _encoded(image, "JPEG", quality=QUALITY, progressive=True)
@@ -248,7 +248,7 @@ def _encoded(image: Image.Image, file_format: str, **options: object) -> bytes:
 
 
 @contextmanager
-def background_clients(port: int, requests: Sequence[bytes], clients: int) -> Iterator[None]:
+def _background_clients(port: int, requests: Sequence[bytes], clients: int) -> Iterator[None]:
     cycle = itertools.cycle(requests)
 
     async def load(ended: threading.Event) -> None:
@@ -264,7 +264,7 @@ def background_clients(port: int, requests: Sequence[bytes], clients: int) -> It
 
 
 @contextmanager
-def dripping_uploads(
+def _dripping_uploads(
     port: int, head: bytes, count: int, address: str = "127.0.0.1"
 ) -> Iterator[None]:
     """Sends the head of a request on `count` connections from an address, then a byte at a time."""
@@ -279,7 +279,7 @@ def dripping_uploads(
                 )
                 connections.append(connection)
                 connection.sendall(head)
-            if ended.wait(DRIP_S):
+            if ended.wait(_DRIP_S):
                 break
         for connection in connections:
             connection.close()

@@ -22,7 +22,7 @@ from service.inference.engine import InferenceItem
 WORKERS = 2
 
 
-class EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
+class _EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
     """The hooks of LitServe, in the order of a request."""
 
     def setup(self, device: str) -> None:
@@ -55,6 +55,6 @@ class EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
 
 
 if __name__ == "__main__":
-    api = EulerLoRAAPI(max_batch_size=8, batch_timeout=0.005)
+    api = _EulerLoRAAPI(max_batch_size=8, batch_timeout=0.005)
     server = LitServer(api, accelerator="cpu", workers_per_device=WORKERS)
     server.run("127.0.0.1", int(sys.argv[1]), 1, "warning", generate_client_file=False)

@@ -32,11 +32,11 @@ from eulerlora_lab.benchmarks.service.server import (
 )
 from eulerlora_lab.benchmarks.service.throughput import MODES
 
-CLIENT_MARGIN_S = 5.0  # of a client's timeout over the deadline
-SAMPLE_S = 1.0
-WARMUP = 0.25  # share of the load's duration, in which queues and buffers fill
-MAX_GROWTH = 0.02
-OK, UNAVAILABLE = 200, 503
+_CLIENT_MARGIN_S = 5.0  # of a client's timeout over the deadline
+_SAMPLE_S = 1.0
+_WARMUP = 0.25  # share of the load's duration, in which queues and buffers fill
+_MAX_GROWTH = 0.02
+OK, _UNAVAILABLE = 200, 503
 TIMEOUT_S = 60.0
 PAUSE_S = 0.01
 
@@ -49,7 +49,7 @@ def overload(plan: ServicePlan) -> Iterator[Result]:
         idle = resident(server.pid)
         with (
             short_gc_pauses(),
-            sampled(server.pid, SAMPLE_S) as samples,
+            sampled(server.pid, _SAMPLE_S) as samples,
             ThreadPoolExecutor() as executor,
         ):
             last_sent = threading.Event()
@@ -59,7 +59,7 @@ def overload(plan: ServicePlan) -> Iterator[Result]:
                 return _recovery_seconds(server.port, images[0], plan.refusal_s)
 
             recovered = executor.submit(recovery)
-            timeout_s = plan.deadline_s + CLIENT_MARGIN_S
+            timeout_s = plan.deadline_s + _CLIENT_MARGIN_S
             rate = plan.overload * capacity
             exchanges = asyncio.run(
                 poisson_load(server.port, requests, rate, plan.overload_s, timeout_s, last_sent.set)
@@ -79,10 +79,10 @@ def overload(plan: ServicePlan) -> Iterator[Result]:
     yield Result(
         name=f"{load}: memory growth after the first quarter",
         ours="RSS of the process tree; spread: of its samples, over that before the load",
-        value=growth(samples, WARMUP * plan.overload_s),
+        value=growth(samples, _WARMUP * plan.overload_s),
         measured=[sample.rss / idle - 1 for sample in samples],
         unit="share",
-        target=at_most(MAX_GROWTH),
+        target=at_most(_MAX_GROWTH),
     )
     yield Result(
         name=f"{load}: ready and answering again",
@@ -97,7 +97,7 @@ def overload(plan: ServicePlan) -> Iterator[Result]:
 def in_time(exchange: Exchange, deadline_s: float, refusal_s: float) -> bool:
     if exchange.status == OK:
         return exchange.seconds <= deadline_s
-    return exchange.status == UNAVAILABLE and exchange.seconds <= refusal_s
+    return exchange.status == _UNAVAILABLE and exchange.seconds <= refusal_s
 
 
 async def poisson_load(
@@ -139,10 +139,6 @@ async def poisson_load(
     return exchanges
 
 
-class NoRecoveryError(Exception):
-    """The service did not recover in time."""
-
-
 def _recovery_seconds(port: int, image: bytes, probe_s: float) -> tuple[float, float]:
     """Seconds to a /readyz with 200 within `probe_s`, and to a /predict with 200."""
     started = time.monotonic()
@@ -161,5 +157,5 @@ def _ready(port: int, probe_s: float) -> bool:
 
 def _pause(started: float) -> None:
     if time.monotonic() - started > TIMEOUT_S:
-        raise NoRecoveryError(f"expected a recovery within {TIMEOUT_S:.0f} s")
+        raise TimeoutError(f"expected a recovery within {TIMEOUT_S:.0f} s")
     time.sleep(PAUSE_S)

@@ -20,7 +20,7 @@ from eulerlora_contract.sampling import Mode
 from eulerlora_lab.benchmarks.service.references import body, decode, default_model, predict
 from service.inference.engine import InferenceItem
 
-REPLICAS = 2
+_REPLICAS = 2
 app = FastAPI()
 
 
@@ -54,8 +54,8 @@ class BatchedModel:
 
 
 if __name__ == "__main__":
-    ray.init("local", num_cpus=REPLICAS, include_dashboard=False)
+    ray.init("local", num_cpus=_REPLICAS, include_dashboard=False)
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-    deployment = serve.deployment(num_replicas=REPLICAS, max_ongoing_requests=128)
+    deployment = serve.deployment(num_replicas=_REPLICAS, max_ongoing_requests=128)
     serve.run(deployment(BatchedModel).bind())
     threading.Event().wait()

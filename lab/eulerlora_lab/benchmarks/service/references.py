@@ -66,7 +66,7 @@ def body(model: EulerLoRA, trajectories: Tensor) -> dict[str, Any]:
     }
 
 
-def plain_application() -> FastAPI:
+def _plain_application() -> FastAPI:
     """The application of the plain route: /predict and /readyz."""
     app, model = FastAPI(), default_model()
 
@@ -85,4 +85,4 @@ def plain_application() -> FastAPI:
 
 
 if __name__ == "__main__":
-    uvicorn.run(plain_application(), port=int(sys.argv[1]), access_log=False)
+    uvicorn.run(_plain_application(), port=int(sys.argv[1]), access_log=False)

@@ -22,8 +22,8 @@ import psutil
 ROOT = Path(__file__).parents[4]
 START_TIMEOUT_S = 180.0
 TERMINATE_TIMEOUT_S = 60.0
-WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-WINDOW = 0.05  # share of the time at its start and at its end
+_WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_WINDOW = 0.05  # share of the time at its start and at its end
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -82,10 +82,6 @@ def terminate(pid: int, grace_s: float = TERMINATE_TIMEOUT_S) -> None:
     psutil.wait_procs(left, timeout=TERMINATE_TIMEOUT_S)
 
 
-class ServerStartError(Exception):
-    """A server exited or did not become ready in time."""
-
-
 @dataclass(frozen=True)
 class Server:
     """A ready server.
@@ -137,7 +133,8 @@ def server_process(
         environment: Variables to add.
 
     Raises:
-        ServerStartError: If it ends or is not ready in time.
+        ChildProcessError: If it ends before it is ready.
+        TimeoutError: If it is not ready in time.
     """
     with tempfile.TemporaryFile("w+b") as log:  # an unread pipe would fill up
         process = subprocess.Popen(
@@ -162,12 +159,12 @@ def _wait_until_ready(server: Server, path: str, log: int) -> None:
         if status(server.port, path) == 200:
             return
         if server.process.poll() is not None:
-            raise ServerStartError(
+            raise ChildProcessError(
                 "expected a running server, got exit status "
                 f"{server.process.returncode}: {_text(log)}"
             )
         time.sleep(0.05)
-    raise ServerStartError(f"expected a ready server within {START_TIMEOUT_S:.0f} s: {_text(log)}")
+    raise TimeoutError(f"expected a ready server within {START_TIMEOUT_S:.0f} s: {_text(log)}")
 
 
 def status(port: int, path: str, timeout_s: float = 5.0, image: bytes | None = None) -> int | None:
@@ -179,7 +176,7 @@ def status(port: int, path: str, timeout_s: float = 5.0, image: bytes | None = N
         f"http://127.0.0.1:{port}{path}", image, {"Content-Type": "image/jpeg"}
     )
     try:
-        with WITHOUT_PROXY.open(request, timeout=timeout_s) as response:
+        with _WITHOUT_PROXY.open(request, timeout=timeout_s) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -234,7 +231,7 @@ def growth(samples: Sequence[MemorySample], warmup_s: float) -> float:
     Start and end are medians over 5% of the time between them, or the nearest sample.
     """
     started, ended = samples[0].at_s + warmup_s, samples[-1].at_s
-    window = WINDOW * (ended - started)
+    window = _WINDOW * (ended - started)
     later = [sample for sample in samples if sample.at_s >= started] or [samples[-1]]
     first = [sample.rss for sample in later if sample.at_s <= started + window]
     last = [sample.rss for sample in later if sample.at_s >= ended - window]

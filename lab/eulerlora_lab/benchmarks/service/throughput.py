@@ -37,14 +37,14 @@ from eulerlora_lab.benchmarks.service.server import (
 )
 from service.inference.engine import InferenceItem
 
-Source = Literal["decoded", "files"]
+_Source = Literal["decoded", "files"]
 
-MIN_RATIO = at_least(0.90)
-MIN_AUTO = at_least(1.9)
-MAX_ADDED = at_most(0.002)
+_MIN_RATIO = at_least(0.90)
+_MIN_AUTO = at_least(1.9)
+_MAX_ADDED = at_most(0.002)
 MODES: tuple[Mode, ...] = ("det", "stoch")
-WARMUP_REQUESTS = 20
-REFERENCES: dict[Source, str] = {
+_WARMUP_REQUESTS = 20
+_REFERENCES: dict[_Source, str] = {
     "decoded": "the engine alone, images decoded beforehand",
     "files": "the engine alone, which decodes each batch before it runs it",
 }
@@ -63,24 +63,24 @@ def throughput(plan: ServicePlan) -> Iterator[Result]:
             requests = [post(image, parameters=parameters(mode)) for image in images]
             closed_loop(server.port, requests, plan.clients, count)  # warm-up
             loads: list[Load] = []
-            rates: dict[Source, list[float]] = {source: [] for source in REFERENCES}
+            rates: dict[_Source, list[float]] = {source: [] for source in _REFERENCES}
             for run in range(-1, plan.runs):  # the first warms up the engine
                 if run >= 0:
                     loads.append(closed_loop(server.port, requests, plan.clients, count))
                 for source, measured in rates.items():
                     work = (images, mode, plan.batch_rows, count, source)
-                    seconds = engine.submit(engine_seconds, *work).result()
+                    seconds = engine.submit(_engine_seconds, *work).result()
                     if run >= 0:
                         measured.append(count / seconds)
             ours = Side(f"HTTP, {plan.clients} clients", [load.rate for load in loads])
             for source, measured in rates.items():
-                reference = Side(REFERENCES[source], measured)
-                name = f"throughput over HTTP, mode {mode} / {REFERENCES[source]}"
-                yield comparison(name, ours, reference, MIN_RATIO, "answers/s")
+                reference = Side(_REFERENCES[source], measured)
+                name = f"throughput over HTTP, mode {mode} / {_REFERENCES[source]}"
+                yield comparison(name, ours, reference, _MIN_RATIO, "answers/s")
 
 
-def engine_seconds(
-    images: Sequence[bytes], mode: Mode, rows: int, count: int, source: Source
+def _engine_seconds(
+    images: Sequence[bytes], mode: Mode, rows: int, count: int, source: _Source
 ) -> float:
     """The seconds of the engine without a service for `count` images.
 
@@ -145,7 +145,7 @@ def triage(plan: ServicePlan) -> Iterator[Result]:
         for samples, measured in loads.items()
     )
     name = "triage, as the service starts: samples=auto / samples=4"
-    yield comparison(name, auto, four, MIN_AUTO, "answers/s")
+    yield comparison(name, auto, four, _MIN_AUTO, "answers/s")
 
 
 def _median_percentile(loads: Sequence[Load], percent: float) -> float:
@@ -155,41 +155,41 @@ def _median_percentile(loads: Sequence[Load], percent: float) -> float:
 def lone_request(plan: ServicePlan) -> Iterator[Result]:
     """Measures sequential requests on one connection, and the same to the plain FastAPI route."""
     images = plan.images()
-    with short_gc_pauses(), eulerlora_server(plan.options) as ours, plain_server() as plain:
+    with short_gc_pauses(), eulerlora_server(plan.options) as ours, _plain_server() as plain:
         for mode in MODES:
-            exchanges = asyncio.run(alternating(ours.port, plain.port, images, mode, plan))
+            exchanges = asyncio.run(_alternating(ours.port, plain.port, images, mode, plan))
             times = [[exchange.seconds for exchange in one] for one in exchanges]
             yield comparison(
                 f"a lone request, mode {mode} / the plain FastAPI route",
                 Side("one request after another", times[0]),
                 Side("the same to the plain route", times[1]),
             )
-            added = [added_seconds(exchange) for exchange in exchanges[0]]
+            added = [_added_seconds(exchange) for exchange in exchanges[0]]
             yield Result(
                 name=f"time added to a lone request, mode {mode}",
                 ours="median of: time at the client, less decode and model of Server-Timing",
                 value=median(added),
                 measured=added,
-                target=MAX_ADDED,
+                target=_MAX_ADDED,
             )
 
 
-async def alternating(
+async def _alternating(
     port: int, plain_port: int, images: Sequence[bytes], mode: Mode, plan: ServicePlan
 ) -> tuple[list[Exchange], list[Exchange]]:
     """The exchanges with the service and with the plain route, without those that warm up."""
     service, plain = ClientSession(port), ClientSession(plain_port)
     exchanges: tuple[list[Exchange], list[Exchange]] = [], []
-    for image in islice(cycle(images), WARMUP_REQUESTS + plan.single_requests):
+    for image in islice(cycle(images), _WARMUP_REQUESTS + plan.single_requests):
         files = [("file", ("a.jpg", image, "image/jpeg"))]
         exchanges[0].append(await service.send(post_form(files, parameters=parameters(mode))))
         exchanges[1].append(await plain.send(post_form(files, {"mode": mode})))
     service.close()
     plain.close()
-    return exchanges[0][WARMUP_REQUESTS:], exchanges[1][WARMUP_REQUESTS:]
+    return exchanges[0][_WARMUP_REQUESTS:], exchanges[1][_WARMUP_REQUESTS:]
 
 
-def plain_server() -> AbstractContextManager[Server]:
+def _plain_server() -> AbstractContextManager[Server]:
     """Runs `benchmarks.service.references` while the block runs."""
     port = free_port()
     return server_process(
@@ -197,7 +197,7 @@ def plain_server() -> AbstractContextManager[Server]:
     )
 
 
-def added_seconds(exchange: Exchange) -> float:
+def _added_seconds(exchange: Exchange) -> float:
     """The time of an answered request beyond decoding and model."""
     assert exchange.response is not None
     timing = exchange.response.headers["server-timing"]
