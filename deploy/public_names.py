@@ -204,7 +204,7 @@ if __name__ == "__main__":
     projects = _tracked("pyproject.toml", "*/pyproject.toml")
     declarations = [*projects.values(), *_tracked("docs/reference/*.md").values()]
     packages = sys.argv[1:] or {*_packages(projects)}
-    unused = unused_names(_tracked("*.py", "*.j2"), packages, "\n".join(declarations))
+    unused = unused_names(_tracked("*.py", "*.j2", "*.html"), packages, "\n".join(declarations))
     for line in unused:
         print(f"{line}: no user but its own file and tests; make it private or declare a door")
     sys.exit(bool(unused))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clinic.tests.runs import decided, mel_policy
 from eulerlora_clinic.monitoring import (
     LesionOutcome,
     Outcome,
@@ -15,9 +16,9 @@ from eulerlora_clinic.monitoring import (
     outcome_summary,
     read_outcomes,
 )
-from eulerlora_clinic.report.exports import COLUMNS
+from eulerlora_clinic.report.exports import Outputs
 from eulerlora_clinic.sequential_tests import log_capital, sequential_lower_bound
-from eulerlora_contract.answers import Disposition
+from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.errors import OutcomesError
 
 PROMISE = Promise(("mel",), 0.05, 0.95)
@@ -136,11 +137,12 @@ def test_a_target_that_no_lesion_has_is_an_error_that_lists_the_classes() -> Non
 
 
 def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:
-    row = dict.fromkeys(COLUMNS, "") | {
-        "disposition": "refer",
-        "reasons": "target_possible; high_entropy",
-        "policy_hash": "sha256:1",
-    }
+    reasons = (Reason.TARGET_POSSIBLE, Reason.HIGH_ENTROPY)
+    exported = tmp_path / "rows.csv"
+    Outputs(exported, None, None).write(
+        [decided("a.png", Disposition.REFER, 0.2, *reasons)], mel_policy()
+    )
+    (row,) = csv.DictReader(exported.read_text("utf-8-sig").splitlines())
     empty = {"disposition": "", "reasons": "", "dx": ""}
     path = written(tmp_path / "o.csv", row | {"dx": " mel "}, row | empty)
     first, second = read_outcomes(path, "dx")

@@ -94,14 +94,14 @@ class _Rows:
     ) -> "_Rows":
         """Takes the means over the samples of each adapter."""
         logits = torch.cat([_logits(outputs).mean(dim=2) for outputs in modes], dim=1)
-        inputs = torch.cat([head_inputs(outputs, heads).mean(dim=2) for outputs in modes], dim=1)
+        inputs = torch.cat([_head_inputs(outputs, heads).mean(dim=2) for outputs in modes], dim=1)
         return cls(logits.numpy(), inputs.numpy(), labels.numpy(), units)
 
     def images(self, indices: Ints) -> "_Rows":
         return _Rows(*(values[indices] for values in vars(self).values()))
 
 
-def head_inputs(trajectories: Trajectories, heads: AdapterHeads) -> Tensor:
+def _head_inputs(trajectories: Trajectories, heads: AdapterHeads) -> Tensor:
     """What the heads read, (n, adapters, samples, width) float64, from logits at temperature 1.
 
     The features of trajectories begin with it, scaled to unit length
@@ -165,7 +165,7 @@ def with_changed_heads(
     trajectories: Trajectories, heads: AdapterHeads, changes: Sequence[tuple[Ints, HeadChange]]
 ) -> Trajectories:
     """The trajectories, at temperature 1, of other heads; each change has its images."""
-    inputs, logits = head_inputs(trajectories, heads), _logits(trajectories)
+    inputs, logits = _head_inputs(trajectories, heads), _logits(trajectories)
     for indices, change in changes:
         learned = inputs[indices] @ change.weight.T + change.bias
         logits[indices] = change.factor * logits[indices] + learned

@@ -82,13 +82,13 @@ _SIGNIFICANT_DIGITS = 4
 _UNCERTAIN_SHARE = 0.05
 """Default share of the images that may reach the entropy threshold."""
 
-URGENT_GRID = tuple(percent / 100 for percent in range(99, 0, -1))
+_URGENT_GRID = tuple(percent / 100 for percent in range(99, 0, -1))
 """Urgent thresholds to test, in this order."""
 
 _Names = NDArray[np.str_]
 
 
-def fit_routine(
+def _fit_routine(
     critical: Floats, sensitivity: float, groups: Ints | None = None
 ) -> tuple[float, ThresholdEvidence]:
     """The highest threshold whose lower bound reaches `sensitivity`, and its evidence.
@@ -99,7 +99,7 @@ def fit_routine(
     of the permitted number of misses: fewer misses by a tie or by the rounding do not raise it.
     """
     bound = tolerance_bound(critical, sensitivity, groups)
-    threshold = round_down(bound.threshold)
+    threshold = _round_down(bound.threshold)
     return threshold, ThresholdEvidence(
         lesions=bound.units,
         independent=bound.groups,
@@ -119,7 +119,7 @@ def urgent_sample_size(predictive_value: float) -> int:
     return 4 * tolerance_sample_size(predictive_value)
 
 
-def fit_urgent(
+def _fit_urgent(
     scores: Floats,
     target: Bools,
     predictive_value: float,
@@ -129,7 +129,7 @@ def fit_urgent(
     """The lowest threshold that is established to have `predictive_value`, or None.
 
     Learn-then-Test with fixed-sequence testing (Angelopoulos, Bates, Candes, Jordan and Lei,
-    arXiv:2110.01052): the thresholds of `URGENT_GRID` are tested in their order, until the lower
+    arXiv:2110.01052): the thresholds of `_URGENT_GRID` are tested in their order, until the lower
     bound of the share of target lesions among those at or above a threshold is less than
     `predictive_value`, which is the binomial test of "the share is at most `predictive_value`".
     With probability CONFIDENCE no threshold passes for which that is true, without a correction for
@@ -146,7 +146,7 @@ def fit_urgent(
     """
     groups = np.arange(len(scores)) if groups is None else groups
     threshold = None
-    for tested in URGENT_GRID:
+    for tested in _URGENT_GRID:
         reached = scores >= tested
         if tested < routine:
             break
@@ -158,13 +158,13 @@ def fit_urgent(
     return threshold
 
 
-def round_down(value: float) -> float:
+def _round_down(value: float) -> float:
     """A positive number rounded down to four significant digits."""
     exact = Decimal(value)
     return float(exact.quantize(_unit(exact), ROUND_FLOOR))
 
 
-def round_up(value: float) -> float:
+def _round_up(value: float) -> float:
     """The next larger number with four significant digits; 0.001 for 0."""
     exact = Decimal(value)
     rounded = exact.quantize(_unit(exact), ROUND_CEILING)
@@ -338,7 +338,7 @@ def fit_policy(
     tested = [fit.urgent for fit in fits if fit.urgent is not None]
     kept = [max(target.urgent, routine)] if len(tested) < len(fits) else []
     urgent = max(tested + kept)
-    entropy_nats = max(entropy_threshold(images.entropy, uncertain_share) for images in scored)
+    entropy_nats = max(_entropy_threshold(images.entropy, uncertain_share) for images in scored)
     rules = target.model_copy(update={"routine": routine, "urgent": urgent})
 
     def at_thresholds(images: PolicyInputs, fit: _ThresholdFit) -> PolicyFit:
@@ -357,7 +357,7 @@ def fit_policy(
                 hits=int(hits.sum()),
                 wanted=predictive_value,
                 lower_bound=share_lower_bound(hits, groups),
-                established=fit.urgent is not None and urgent in URGENT_GRID,
+                established=fit.urgent is not None and urgent in _URGENT_GRID,
             ),
             uncertain=float((images.entropy >= entropy_nats).mean()),
         )
@@ -389,22 +389,22 @@ def _fit_thresholds(
 ) -> _ThresholdFit:
     units, critical = images.units, images.units.of_images(images.critical)
     lowest = critical.combine(images.scores[images.critical], np.minimum)
-    routine, of_routine = fit_routine(lowest, sensitivity, critical.groups)
+    routine, of_routine = _fit_routine(lowest, sensitivity, critical.groups)
     highest = units.combine(images.scores, np.maximum)
     of_target: Bools = units.combine(images.target, np.logical_or)
-    urgent = fit_urgent(highest, of_target, predictive_value, routine, units.groups)
+    urgent = _fit_urgent(highest, of_target, predictive_value, routine, units.groups)
     return _ThresholdFit(routine, of_routine, urgent, lowest, highest, of_target)
 
 
-def entropy_threshold(entropy: Floats, share: float) -> float:
+def _entropy_threshold(entropy: Floats, share: float) -> float:
     """The lowest threshold that at most a share of the entropies reach, rounded up.
 
     `entropy`: (n,) in nats. The value has four significant digits.
     """
     reaching = math.floor(share * len(entropy))
     if reaching == len(entropy):
-        return round_up(0.0)
-    return round_up(float(np.sort(entropy)[::-1][reaching]))
+        return _round_up(0.0)
+    return _round_up(float(np.sort(entropy)[::-1][reaching]))
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from eulerlora.nn.method import AdapterHeads
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.prediction_sets import min_units
+from eulerlora_clinic.fitting.feature_means import fit_offset
 from eulerlora_clinic.fitting.heads import HeadComparison, refit_heads, with_changed_heads
 from eulerlora_clinic.fitting.parts import ROUTINE, policy_parts, results_table, target_parts
 from eulerlora_clinic.fitting.policy import (
@@ -61,9 +62,7 @@ from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
     data_sha256,
-    group_folds,
     image_nll,
-    upper_quantile,
     with_prediction_sets,
     with_thresholds,
 )
@@ -73,7 +72,7 @@ from training.data.local_images import LocalImages
 from training.data.splits import split_off
 from training.data.units import Units
 from training.evaluation.inference import predict_all
-from training.evaluation.intervals import Ints, proportion
+from training.evaluation.intervals import proportion
 from training.evaluation.prediction_sets import set_coverages
 from training.recipe.schema import CALIBRATED_SAMPLES
 
@@ -101,8 +100,6 @@ A training and `calibrate` have no others to keep, and fit thresholds to any num
 call fewer than `tolerance_sample_size(KEPT_SHARE)`, 59, too few: the confidence that a threshold
 keeps 95% is then below 95%. Results state the confidence in both cases.
 """
-
-_FEATURE_FOLDS = 2
 
 
 @dataclass(frozen=True)
@@ -300,74 +297,6 @@ def _with_prediction_sets(fit: _SiteFit, coverage: CoverageSettings) -> _SiteFit
 
 
 @dataclass(frozen=True)
-class SiteOffset:
-    """The difference between a site's features and the class means.
-
-    Another camera or lighting moves the features of all pictures alike. If the means follow, the
-    distances of the site's pictures stay small, and so does their threshold; with unmoved means the
-    threshold alone would rise, until unfamiliar pictures pass as well. Distances to moved means are
-    those of features that are moved back by the same offset.
-
-    Attributes:
-        offset: (d,), of all pictures.
-        by_picture: (n, d), from the pictures of other groups, by which the threshold of new
-            pictures is set.
-        threshold_before: Of the distances without `by_picture`.
-        threshold_after: Of the distances with `by_picture`.
-    """
-
-    offset: Tensor
-    by_picture: Tensor
-    threshold_before: float
-    threshold_after: float
-
-    @property
-    def helps(self) -> bool:
-        """True if the moved means keep the same share of pictures with a lower threshold."""
-        return self.threshold_after < self.threshold_before
-
-    @property
-    def summary(self) -> str:
-        """The result in words."""
-        action = "moved" if self.helps else "not moved"
-        return (
-            f"{action}: distance threshold {self.threshold_after:.1f} with them, "
-            f"{self.threshold_before:.1f} without"
-        )
-
-
-def fit_offset(
-    distance: FeatureDistance, features: Tensor, labels: Tensor, units: Units
-) -> SiteOffset:
-    """The offset of a site's pictures, with cross-fitted offsets.
-
-    Args:
-        distance: With one mean for each class.
-        features: (n, d).
-        labels: (n,) class indices.
-        units: Of the images; their groups, at least two, stay together in the two folds.
-    """
-    differences = features - distance.statistics.means[labels]
-    by_picture = torch.empty_like(differences)
-    for rest, held_out in group_folds(units.image_groups, _FEATURE_FOLDS):
-        by_picture[held_out] = _mean(differences[rest], units.indices[rest])
-    return SiteOffset(
-        offset=_mean(differences, units.indices),
-        by_picture=by_picture,
-        threshold_before=upper_quantile(distance(features), KEPT_SHARE),
-        threshold_after=upper_quantile(distance(features - by_picture), KEPT_SHARE),
-    )
-
-
-def _mean(differences: Tensor, units: Ints) -> Tensor:
-    """The mean over units of the means of their pictures, (d,)."""
-    indices = torch.from_numpy(np.unique(units, return_inverse=True)[1])
-    sizes = indices.bincount()
-    weights = 1 / (sizes[indices] * len(sizes))
-    return weights.to(differences) @ differences
-
-
-@dataclass(frozen=True)
 class SiteMeasurement:
     """Results on labelled pictures that had no part in the fit.
 
@@ -427,7 +356,7 @@ def calibrate_site(
     """
     check_new_checkpoint(out, source)
     checkpoint, policy = load_checkpoint(source), settings.policy.policy
-    images, held_out = split_images(local.images, settings.hold_out)
+    images, held_out = _split_images(local.images, settings.hold_out)
     names = checkpoint.config.class_names
     units = Units.of(images)
     counts = dict(zip(names, units.counts(len(names)), strict=True))
@@ -607,7 +536,7 @@ def _site_parts(
     return parts
 
 
-def split_images(
+def _split_images(
     images: Sequence[LabelledImage], held_out: float | None
 ) -> tuple[Sequence[LabelledImage], Sequence[LabelledImage]]:
     """The images to fit to and to measure on, sorted by name, without a common group.

@@ -111,13 +111,13 @@ REASONS: Mapping[Reason, str] = {
         "them."
     ),
 }
-NOT_FITTED = (
+_NOT_FITTED = (
     "The thresholds of the policy were not set for this model, mode and number of samples: what "
     "they miss and what they mark as urgent here is unknown."
 )
 
 
-UNIT_NOTES: Mapping[Unit, str] = {
+_UNIT_NOTES: Mapping[Unit, str] = {
     "lesion": "",
     "group": (
         " A group, such as a patient, counts once for each class of its pictures, however many "
@@ -130,7 +130,7 @@ UNIT_NOTES: Mapping[Unit, str] = {
 """What a figure that counts this unit does not show."""
 
 
-def reason_words(reason: Reason, policy: Policy) -> str:
+def _reason_words(reason: Reason, policy: Policy) -> str:
     """A reason for people, with the policy's word for its target."""
     return REASONS[reason].format(target=policy.target.name)
 
@@ -143,7 +143,7 @@ def not_established(
     `precision`: of the answers; None for that of the evidence.
     """
     if evidence is None:
-        return NOT_FITTED
+        return _NOT_FITTED
     fit, fitted = evidence.fit, evidence.options.precision
     if precision not in (None, fitted):
         return (
@@ -184,7 +184,7 @@ def _fit_sentences(target: TargetRules, evidence: Evidence) -> tuple[str, str]:
             if urgent.established
             else f"which does not establish {share}."
         )
-        + UNIT_NOTES[unit],
+        + _UNIT_NOTES[unit],
     )
 
 
@@ -219,7 +219,7 @@ def triage_result(
         title=TITLES[decision.disposition],
         pathway=pathway(decision),
         reasons=tuple(
-            TriageReason(code=code, words=reason_words(code, policy)) for code in decision.reasons
+            TriageReason(code=code, words=_reason_words(code, policy)) for code in decision.reasons
         ),
         warning=WARNING,
         policy=PolicyReference(

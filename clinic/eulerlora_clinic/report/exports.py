@@ -85,7 +85,7 @@ _OOD_SCORES = ("energy", "feature_distance")
 
 _QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
 
-COLUMNS = (
+_COLUMNS = (
     "file", "lesion", "lesion_disposition", "disposition", "reasons", "problem", "problem_detail",
     "target_probability", "routine_threshold", "urgent_threshold", "target_classes", "label",
     "label_name",
@@ -113,7 +113,7 @@ def _write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
         if row.result
         for name in row.result.prediction.classes
     )
-    names = [*COLUMNS, *classes]
+    names = [*_COLUMNS, *classes]
     cells = ((row.path, _lesion_cells(row) | _cells(row)) for row in with_lesions(rows))
     with open_output(path, private=True) as file:
         lines = ([path, *(values.get(name) for name in names[1:])] for path, values in cells)

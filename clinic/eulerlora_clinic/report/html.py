@@ -39,7 +39,7 @@ _TOKENS = "service/page/tokens.css"
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class _ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
     Attributes:
@@ -192,11 +192,11 @@ def _sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float
     }
 
 
-def _counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
+def _counts_by_settings(rows: Sequence[TriageRow]) -> dict[_ModelSettings, int]:
     """The number of predictions per model and options, the most frequent first."""
     predictions = (row.result.prediction for row in rows if row.result is not None)
     counts = Counter(
-        ModelSettings(
+        _ModelSettings(
             model=prediction.model,
             revision=prediction.revision,
             options=prediction.options,

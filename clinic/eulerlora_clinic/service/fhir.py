@@ -16,7 +16,7 @@ _Element = dict[str, Any]
 _URN = "urn:eulerlora"
 _TERMINOLOGY = "http://terminology.hl7.org/CodeSystem"
 _UNITS = "http://unitsofmeasure.org"
-GUIDE, GUIDE_VERSION = "http://hl7.org/fhir/uv/aitransparency", "1.0.0-ballot"
+_GUIDE, _GUIDE_VERSION = "http://hl7.org/fhir/uv/aitransparency", "1.0.0-ballot"
 _AI_ASSERTED: _Element = {
     "system": f"{_TERMINOLOGY}/v3-ObservationValue",
     "code": "AIAST",
@@ -24,7 +24,7 @@ _AI_ASSERTED: _Element = {
 }
 """The security label of everything that a model has concluded, and the reason of a Provenance."""
 
-_EXTENSION = f"{GUIDE}/StructureDefinition/aitransparency"
+_EXTENSION = f"{_GUIDE}/StructureDefinition/aitransparency"
 _NATS = "nat"
 _SOFTWARE = "EulerLoRA"
 FHIR_JSON = "application/fhir+json"
@@ -53,12 +53,12 @@ def _absent(reason: str) -> _Element:
 
 def _profile(name: str) -> list[str]:
     """The canonical URL of a profile of the guide, for `meta.profile`."""
-    return [f"{GUIDE}/StructureDefinition/{name}|{GUIDE_VERSION}"]
+    return [f"{_GUIDE}/StructureDefinition/{name}|{_GUIDE_VERSION}"]
 
 
 def _guide_code(system: str, code: str, display: str) -> _Element:
     """A CodeableConcept of a code system of the guide."""
-    coding = {"system": f"{GUIDE}/CodeSystem/{system}", "code": code, "display": display}
+    coding = {"system": f"{_GUIDE}/CodeSystem/{system}", "code": code, "display": display}
     return {"coding": [coding]}
 
 

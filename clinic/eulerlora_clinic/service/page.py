@@ -49,7 +49,7 @@ _IMPORT = re.compile(r'^import [^;]* from "\./([^"]+)";\n', re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class MeasuredRow:
+class _MeasuredRow:
     """What the page says about the policy on one data set.
 
     Attributes:
@@ -111,10 +111,10 @@ def _kinds(reads_dicom: bool) -> list[dict[str, object]]:
     return [{**asdict(kind), "is_read": reads_dicom and kind is DICOM} for kind in KINDS]
 
 
-def _measured_rows(evidence: Evidence) -> list[MeasuredRow]:
+def _measured_rows(evidence: Evidence) -> list[_MeasuredRow]:
     """The measurements, in their order."""
     return [
-        MeasuredRow(
+        _MeasuredRow(
             one,
             _IMAGES.get(one.data.replace(",", " ").split()[0], ""),
             one.others.specificity >= _FEW_SPARED,

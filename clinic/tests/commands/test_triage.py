@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
@@ -203,15 +204,13 @@ def test_without_a_policy_file_the_service_decides(folder: Path, url: str, tmp_p
 
 
 def test_the_files_are_written_even_if_stdout_is_closed(
-    folder: Path, url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, url: str, policy: Path, tmp_path: Path
 ) -> None:
-    def closed(*_: object) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr("eulerlora_clinic.commands.session.print_table", closed)
+    reader, writer = os.pipe()
+    os.close(reader)
     file = tmp_path / "rows.csv"
     arguments = [folder, "--url", url, "--policy", policy, "--mode", "det", "--csv", file]
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(BrokenPipeError), os.fdopen(writer, "w") as closed, redirect_stdout(closed):
         triage_command.main(list(map(str, arguments)), standalone_mode=False)
     assert len(rows_in(file)) == 3
 

@@ -22,9 +22,9 @@ from eulerlora.nn.network import predict_images
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from eulerlora_clinic.fitting.heads import (
+    HeadChange,
     HeadComparison,
     HeadFit,
-    head_inputs,
     refit_heads,
     with_changed_heads,
 )
@@ -76,12 +76,6 @@ def refitted() -> HeadFit:
     fit = refit_heads([outputs_of(heads, inputs)], heads, labels, units_of(range(120)), 1.5)
     assert fit is not None
     return fit
-
-
-def test_what_the_heads_read_follows_from_logits_and_directions() -> None:
-    inputs, _ = site(5, 0)
-    heads = heads_of(0)
-    assert torch.allclose(head_inputs(outputs_of(heads, inputs), heads), inputs, atol=1e-4)
 
 
 def test_outputs_with_a_change_are_those_of_changed_heads(refitted: HeadFit) -> None:
@@ -230,12 +224,21 @@ def test_heads_stay_if_nothing_shows_that_it_helps(
     assert (tmp_path / "out" / ADAPTERS_FILE).read_bytes() == (source / ADAPTERS_FILE).read_bytes()
 
 
-def test_a_network_gives_what_its_heads_read() -> None:
-    """The directions that `head_inputs` takes are the first features of a real network."""
+def test_outputs_of_a_network_with_a_change_are_those_of_the_network_with_changed_heads() -> None:
+    """What the heads read follows from the directions, the first features of a real network."""
     network = random_network()
-    read: list[Tensor] = []
-    network.heads.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    outputs = predict_images(network, images, [Draw(mode="stoch", samples=2, seed=1)] * 2)
-    inputs = head_inputs(Trajectories.cat(outputs), network.heads)
-    assert torch.allclose(inputs.flatten(0, 2), torch.cat(read).double(), atol=1e-4)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(2, 3, 32, 32, generator=generator)
+    classes, width = network.heads.weight.shape[1:]
+    weight = torch.randn(classes, width, generator=generator).double()
+    change = HeadChange(0.5, weight, weight[:, 0])
+
+    def outputs() -> Trajectories:
+        draws = [Draw(mode="stoch", samples=2, seed=1)] * 2
+        return Trajectories.cat(predict_images(network, images, draws))
+
+    changed = with_changed_heads(outputs(), network.heads, [(np.arange(2), change)])
+    change.apply(network.heads)
+    expected = outputs()
+    assert torch.allclose(changed.log_probabilities, expected.log_probabilities, atol=1e-4)
+    assert torch.allclose(changed.log_partition, expected.log_partition, atol=1e-4)

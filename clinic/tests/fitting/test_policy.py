@@ -20,18 +20,12 @@ from eulerlora.sampling.adaptive import RoundMargins
 from eulerlora.scores.uncertainty import summarise
 from eulerlora_clinic.fitting.policy import (
     CURVE_THRESHOLDS,
-    URGENT_GRID,
     PolicyFile,
     PolicyFit,
     PolicyInputs,
     PolicyMeasurement,
-    entropy_threshold,
     fit_policy,
-    fit_routine,
-    fit_urgent,
     measure_policy,
-    round_down,
-    round_up,
     score_images,
     urgent_sample_size,
 )
@@ -51,7 +45,7 @@ from tests.conftest import DET, MARGINS
 from tests.training.conftest import list_images, units_of
 from training.data.images import LabelledImage
 from training.data.units import Units
-from training.evaluation.intervals import CONFIDENCE, Floats, lower_bound
+from training.evaluation.intervals import CONFIDENCE, Bools, Floats, lower_bound
 
 MEL = TargetClasses.model_validate({"name": "melanoma", "classes": ("mel",)})
 
@@ -69,21 +63,23 @@ def scored(critical: int, target: int = 0, others: int = 100) -> PolicyInputs:
             np.arange(others) / max(others, 1),
         ]
     )
-    count = len(scores)
-    index = np.arange(count)
+    index = np.arange(len(scores))
+    images = lesions(scores, target=index < critical + target, critical=index < critical)
+    disagree = {Reason.TRAJECTORIES_DISAGREE: index % 10 == 0}
+    return replace(images, flags={Reason.UNFAMILIAR: images.outside, **disagree})
+
+
+def lesions(scores: Floats, target: Bools, critical: Bools) -> PolicyInputs:
+    """Images without flags, with an entropy of 1, each of them a lesion."""
+    none = np.zeros(len(scores), bool)
     return PolicyInputs(
-        scores=scores,
-        critical_scores=scores,
-        entropy=np.ones(count),
-        flags={
-            Reason.UNFAMILIAR: np.zeros(count, bool),
-            Reason.TRAJECTORIES_DISAGREE: index % 10 == 0,
-        },
-        critical=index < critical,
-        target=index < critical + target,
-        outside=np.zeros(count, bool),
-        units=units_of(index.tolist()),
-    )
+        scores=scores, critical_scores=scores, entropy=np.ones(len(scores)), flags={},
+        critical=critical, target=target, outside=none, units=units_of(range(len(scores))),
+    )  # fmt: skip
+
+
+def critical_lesions(scores: Floats) -> PolicyInputs:
+    return lesions(scores, *[np.ones(len(scores), bool)] * 2)
 
 
 TARGET = default_policy().target.model_copy(update={"urgent": 0.5})
@@ -106,7 +102,8 @@ def fitted_policy(critical: int = 60) -> Policy:
 @pytest.mark.parametrize("lesions", [10, 58, 59, 92, 93, 200])
 def test_the_threshold_is_the_highest_that_establishes_or_has_no_miss(lesions: int) -> None:
     scores = np.random.default_rng(lesions).uniform(0.1, 0.9, lesions)
-    threshold, sensitivity = fit_routine(scores, 0.95)
+    actual = fit(critical_lesions(scores))
+    threshold, sensitivity = actual.target.routine, actual.routine
     misses = int(lesions >= 93) + int(lesions >= 124) + int(lesions >= 153) + int(lesions >= 181)
     assert (scores < threshold).sum() == lesions - sensitivity.hits == misses
     assert np.sort(scores)[misses] - threshold < 1e-3
@@ -121,10 +118,10 @@ def test_the_threshold_is_the_highest_that_establishes_or_has_no_miss(lesions: i
     ],
 )
 def test_a_tie_or_rounding_does_not_raise_the_bound(scores: Floats) -> None:
-    threshold, sensitivity = fit_routine(scores, 0.95)
-    assert (scores >= threshold).all()
-    assert sensitivity.hits == 93
-    assert sensitivity.lower_bound == lower_bound(92, 93) < lower_bound(93, 93)
+    actual = fit(critical_lesions(scores))
+    assert (scores >= actual.target.routine).all()
+    assert actual.routine.hits == 93
+    assert actual.routine.lower_bound == lower_bound(92, 93) < lower_bound(93, 93)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +135,11 @@ def test_a_tie_or_rounding_does_not_raise_the_bound(scores: Floats) -> None:
         (3.14159e-7, 3.141e-7, 3.142e-7),
     ],
 )
-def test_rounding_to_four_digits_goes_down_or_up_to_a_larger_number(
+def test_the_routine_threshold_is_rounded_down_and_that_of_the_entropy_to_a_larger_number(
     value: float, down: float, up: float
 ) -> None:
-    assert (round_down(value), round_up(value)) == (down, up)
+    actual = fit(replace(critical_lesions(np.array([value])), entropy=np.array([value])))
+    assert (actual.target.routine, actual.entropy_nats) == (down, up)
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +239,15 @@ def test_a_lesion_with_one_image_below_the_threshold_is_missed() -> None:
     assert actual.routine.hits == 98
 
 
+def urgent_threshold(scores: Floats, target: Bools, predictive_value: float) -> float | None:
+    """The established threshold, or None; a lesion at 1e-4 lets the routine threshold be lower."""
+    images = lesions(
+        np.append(scores, 1e-4), np.append(target, False), np.arange(len(scores) + 1) == len(scores)
+    )
+    (actual,) = fit_policy([images], TARGET, 0.95, predictive_value)
+    return actual.target.urgent if actual.urgent.established else None
+
+
 @pytest.mark.parametrize("predictive_value", [0.3, 0.5, 0.8])
 @pytest.mark.parametrize("lesions", [15, 60, 120, 400])
 def test_the_urgent_threshold_is_that_of_exact_tests_in_a_fixed_sequence(
@@ -251,7 +258,7 @@ def test_the_urgent_threshold_is_that_of_exact_tests_in_a_fixed_sequence(
     for _ in range(20):
         scores = random.beta(0.5, 1, lesions)
         target = random.random(lesions) < scores
-        counts = {tested: int((scores >= tested).sum()) for tested in URGENT_GRID}
+        counts = {tested: int((scores >= tested).sum()) for tested in np.arange(99, 0, -1) / 100}
         least = urgent_sample_size(predictive_value)
         sequence = [tested for tested, count in counts.items() if count >= least]
         expected = None
@@ -263,7 +270,7 @@ def test_the_urgent_threshold_is_that_of_exact_tests_in_a_fixed_sequence(
             ]
             rejected = control_fwer(np.array(p_values), 1 - CONFIDENCE, "fixed_sequence")
             expected = sequence[rejected[-1]] if len(rejected) else None
-        assert fit_urgent(scores, target, predictive_value, routine=1e-4) == expected
+        assert urgent_threshold(scores, target, predictive_value) == expected
         established += expected is not None
     assert lesions < least or established > 0 or predictive_value > 0.5  # it is not trivial
 
@@ -274,7 +281,7 @@ def test_an_urgent_threshold_without_the_predictive_value_is_rare() -> None:
     for _ in range(fits):
         scores = random.random(150)
         target = random.random(150) < scores**2
-        fitted = fit_urgent(scores, target, required, routine=1e-4)
+        fitted = urgent_threshold(scores, target, required)
         if fitted is not None:
             share = (1 - fitted**3) / 3 / (1 - fitted)  # mean of s^2 from the threshold on
             wrong += share < required
@@ -335,9 +342,11 @@ def test_the_urgent_share_among_new_patients_is_as_stated_for_the_stated_unit(un
     ],
 )
 def test_the_sequence_begins_where_enough_lesions_are(targets: int, expected: float | None) -> None:
-    scores, target = np.full(targets, 0.995), np.ones(targets, bool)
+    scores = np.append(np.full(targets, 0.995), 0.985)  # the last one is critical: no lower one
+    last = np.arange(targets + 1) == targets
+    (actual,) = fit_policy([lesions(scores, ~last, last)], TARGET, 0.95, 0.5)
     assert urgent_sample_size(0.5) == 20
-    assert fit_urgent(scores, target, 0.5, routine=0.985) == expected
+    assert (actual.target.urgent if actual.urgent.established else None) == expected
 
 
 def test_a_lesion_counts_as_urgent_by_its_highest_image() -> None:
@@ -405,14 +414,16 @@ def test_the_entropy_threshold_is_the_lowest_that_at_most_the_share_reaches(
     share: float, count: int
 ) -> None:
     entropy = np.random.default_rng(count).uniform(0, 2, count)
-    threshold = entropy_threshold(entropy, share)
+    images = replace(critical_lesions(np.full(count, 0.5)), entropy=entropy)
+    threshold = fit(images, share).entropy_nats
     assert (entropy >= threshold).mean() <= share
     assert (entropy >= threshold - 0.001).mean() > share
 
 
 def test_tied_entropies_are_all_below_the_entropy_threshold() -> None:
-    assert entropy_threshold(np.full(100, 1.5), 0.05) == 1.501
-    assert entropy_threshold(np.zeros(100), 0.05) == 0.001
+    images = critical_lesions(np.full(100, 0.5))
+    for entropy, threshold in ((1.5, 1.501), (0.0, 0.001)):
+        assert fit(replace(images, entropy=np.full(100, entropy))).entropy_nats == threshold
 
 
 def test_the_share_of_uncertain_images_is_measured() -> None:

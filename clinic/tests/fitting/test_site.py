@@ -29,8 +29,9 @@ from eulerlora.checkpoint.files import (
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from eulerlora_clinic.fitting.commands import site_command
+from eulerlora_clinic.fitting.feature_means import fit_offset
 from eulerlora_clinic.fitting.policy import PolicyFile
-from eulerlora_clinic.fitting.site import SiteReport, calibrate_site, fit_offset, split_images
+from eulerlora_clinic.fitting.site import SiteReport, calibrate_site
 from eulerlora_clinic.fitting.site_card import card_section
 from eulerlora_clinic.policy.policy import parse_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName
@@ -44,7 +45,6 @@ from training.data.copies import image_digests
 from training.data.dataset import LabelTable
 from training.data.images import ImageParts, LabelledImage
 from training.data.local_images import LocalImages, read_local_images
-from training.data.units import Units
 from training.reporting.model_card import model_card
 
 CPU = "cpu"
@@ -132,6 +132,9 @@ def test_a_fit_of_a_fitted_checkpoint_has_one_section_in_its_card(
     assert measured.data == "clinic, held-out site pictures"
     assert evidence.fit.routine.lesions == measured.target.lesions == 10
     assert second.fitted + second.measured == len(local.images)
+    reverse = replace(local, images=local.images[::-1])
+    again = calibrate_site(out, reverse, tmp_path / "reverse", settings, CPU)
+    assert again.revision == second.revision
     assert set(second.results) == {"before", "after"}
     assert "| pictures kept by feature_distance |" in second.tables
 
@@ -203,24 +206,6 @@ def test_a_failed_fit_writes_nothing(site_source: Path, local: LocalImages, tmp_
     with pytest.raises(DataError, match="got 4 and 0"):
         calibrate_site(site_source, replace(local, images=nevus), tmp_path / "few", SETTINGS, CPU)
     assert [path.name for path in tmp_path.iterdir()] == ["used"]
-
-
-def test_no_lesion_is_fitted_and_measured_and_none_is_lost() -> None:
-    images = [
-        LabelledImage(f"{label}-{lesion}-{picture}", Path(), label, f"{label}-{lesion}")
-        for label, lesions, pictures in ((0, 20, 2), (1, 10, 1), (2, 1, 2))
-        for lesion in range(lesions)
-        for picture in range(pictures)
-    ]
-    parts = split_images(images, 0.5)
-    assert split_images(images[::-1], 0.5) == parts
-    assert sorted(image.name for part in parts for image in part) == sorted(i.name for i in images)
-    fit, measure = ({image.cluster for image in part} for part in parts)
-    assert not fit & measure
-    assert [Units.of(part).counts(classes=3) for part in parts] == [(10, 5, 1), (10, 5, 0)]
-    assert split_images(images, None) == (images, ())
-    with pytest.raises(DataError):
-        split_images(images[-2:], 0.5)
 
 
 def overconfident(lesions: int, factor: float) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,6 @@ from eulerlora_clinic.policy.policy import (
 )
 from eulerlora_clinic.policy.results import (
     PATHWAYS,
-    UNIT_NOTES,
     UNKNOWN,
     Performance,
     card_section,
@@ -258,8 +257,11 @@ def test_the_details_state_what_the_threshold_alone_does() -> None:
     ]
 
 
-@pytest.mark.parametrize("unit", ["picture", "lesion", "group"])
-def test_every_sentence_on_a_fit_names_its_unit(unit: Unit) -> None:
+@pytest.mark.parametrize(
+    ("unit", "note"),
+    [("picture", "name no lesions"), ("lesion", ""), ("group", "nothing is shown about shares of")],
+)
+def test_every_sentence_on_a_fit_names_its_unit(unit: Unit, note: str) -> None:
     content = default_policy().model_dump()
     fit = content["evidence"][0]["fit"]
     fit |= {"unit": unit, "urgent": fit["urgent"] | {"independent": 90, "established": False}}
@@ -268,7 +270,7 @@ def test_every_sentence_on_a_fit_names_its_unit(unit: Unit) -> None:
     assert f"{fit['urgent']['lesions']} {unit}s of 90 groups" in notice
     assert f"new {unit}s" in notice
     told = notice + performance(rules, rules.evidence[0]).origin  # type: ignore[union-attr]
-    assert ("lesions" in told) == (unit == "lesion") or UNIT_NOTES[unit] in told
+    assert ("lesions" in told) == (unit == "lesion") or note in told
     assert f"62 of 62 {unit}s with melanoma" in told
 
 

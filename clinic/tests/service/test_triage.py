@@ -20,7 +20,7 @@ from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.policy.policy import Policy, default_policy, policy_of
-from eulerlora_clinic.policy.results import NOT_FITTED, TITLES, WARNING, decided, reason_words
+from eulerlora_clinic.policy.results import REASONS, TITLES, WARNING, decided
 from eulerlora_contract.answers import PolicyDescription, Reason, TriageResult
 from eulerlora_contract.checkpoints import ClassName, ScoreThreshold
 from eulerlora_contract.quality import measure_quality
@@ -86,14 +86,16 @@ def test_the_result_has_a_disposition_and_its_evidence(urgent, png, photo) -> No
     assert (body["disposition"], body["title"]) == ("urgent", TITLES["urgent"])
     reasons = {reason["code"]: reason["words"] for reason in body["reasons"]}
     assert "target_classes" in reasons
-    assert reasons == {code: reason_words(Reason(code), chosen) for code in reasons}
+    assert reasons == {
+        code: REASONS[Reason(code)].format(target=chosen.target.name) for code in reasons
+    }
     assert "urgent" in body["pathway"]
     assert body["warning"] == WARNING
     reference = {"version": chosen.version, "hash": chosen.hash}
+    assert "not set for this model" in body["policy"].pop("notice")
     assert body["policy"] == {
         **reference,
         "established": False,
-        "notice": NOT_FITTED,
         "measured": [],
     }
     assert body["class_names"] == {name: name.upper() for name in NAMES}
@@ -276,7 +278,8 @@ def test_explicit_values_win_and_get_the_notice(five_classes, png) -> None:
         for query, samples in (("samples=4", 4), ("mode=det", 1), ("mode=stoch&samples=8", 8)):
             body = client.post(f"/triage?{query}", content=png, headers=HEADERS).json()
             assert body["prediction"]["samples"] == samples
-            assert (body["policy"]["notice"], body["policy"]["measured"]) == (NOT_FITTED, [])
+            assert "not set for this model" in body["policy"]["notice"]
+            assert body["policy"]["measured"] == []
         plain = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
         assert (plain["prediction"]["samples"], plain["policy"]["notice"]) == (2, None)
 
