@@ -117,7 +117,7 @@ lint: $(TESTS) ## run ruff, mypy, the import rules and the check of the workflow
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m deploy.public_names eulerlora eulerlora_client eulerlora_contract service training
+	$(BIN)/python -m deploy.public_names
 	$(BIN)/zizmor --offline --quiet .github
 
 .PHONY: docs

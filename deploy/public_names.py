@@ -1,6 +1,6 @@
 """Checks that every public name has a user: `python -m deploy.public_names [PACKAGE ...]`.
 
-Without packages, those of all distributions are checked; `make lint` checks those of the core.
+Without packages, those of all distributions are checked.
 
 A public name is a class, function, constant or type of a module's top level, without a leading
 underscore. It needs one of

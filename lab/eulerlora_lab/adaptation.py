@@ -131,12 +131,14 @@ class Row:
     Attributes:
         samples: Per adapter; 0 is mode det.
         tuned_as: The row whose rate and gain this one takes; itself if empty.
+        phase: Lower ones run first, each with its tuning: what ends early is useful by itself.
     """
 
     arm: str
     members: int = 1
     samples: int = 0
     tuned_as: str = ""
+    phase: int = 0
 
     @property
     def mode(self) -> str:
@@ -151,36 +153,21 @@ ROWS: Mapping[str, Row] = {
     "eulerlora-2": Row("eulerlora", members=2, samples=SAMPLES),
     "eulerlora-2-det": Row("eulerlora", members=2, tuned_as="eulerlora-2"),
     "ensemble-2": Row("lora", members=2),
-    "mc-dropout": Row("mc-dropout", samples=SAMPLES),
-    "ensemble-8": Row("lora", members=8, tuned_as="ensemble-2"),
-    "laplace": Row("laplace", samples=SAMPLES, tuned_as="lora"),
-    "swag": Row("swag", samples=SAMPLES, tuned_as="lora"),
-    "tfb": Row("tfb", samples=SAMPLES, tuned_as="lora"),
-    "last-layer-ensemble": Row("last-layer"),
-    "sngp": Row("sngp"),
-    "bayeslora": Row("bayeslora", samples=SAMPLES),
-    "scalabl": Row("scalabl", samples=SAMPLES),
-    "blob": Row("blob", samples=SAMPLES),
-    "ivon": Row("ivon", samples=SAMPLES),
-    "deep-ensemble": Row("whole", members=4, tuned_as="whole"),
-    "ensemble-16": Row("lora", members=16, tuned_as="ensemble-2"),
-    "whole": Row("whole"),
+    "mc-dropout": Row("mc-dropout", samples=SAMPLES, phase=1),
+    "ensemble-8": Row("lora", members=8, tuned_as="ensemble-2", phase=2),
+    "laplace": Row("laplace", samples=SAMPLES, tuned_as="lora", phase=3),
+    "swag": Row("swag", samples=SAMPLES, tuned_as="lora", phase=3),
+    "tfb": Row("tfb", samples=SAMPLES, tuned_as="lora", phase=3),
+    "last-layer-ensemble": Row("last-layer", phase=4),
+    "sngp": Row("sngp", phase=4),
+    "bayeslora": Row("bayeslora", samples=SAMPLES, phase=5),
+    "scalabl": Row("scalabl", samples=SAMPLES, phase=6),
+    "blob": Row("blob", samples=SAMPLES, phase=7),
+    "ivon": Row("ivon", samples=SAMPLES, phase=8),
+    "deep-ensemble": Row("whole", members=4, tuned_as="whole", phase=9),
+    "ensemble-16": Row("lora", members=16, tuned_as="ensemble-2", phase=10),
+    "whole": Row("whole", phase=9),
 }
-ORDER: tuple[tuple[str, ...], ...] = (
-    ("lora", "lora-sampled", "eulerlora-1", "eulerlora-1-det", "eulerlora-2", "eulerlora-2-det",
-     "ensemble-2"),
-    ("mc-dropout",),
-    ("ensemble-8",),
-    ("laplace", "swag", "tfb"),
-    ("last-layer-ensemble", "sngp"),
-    ("bayeslora",),
-    ("scalabl",),
-    ("blob",),
-    ("ivon",),
-    ("whole", "deep-ensemble"),
-    ("ensemble-16",),
-)  # fmt: skip
-"""Groups of rows in the order of their runs, tuning first: what ends early is useful by itself."""
 
 
 @dataclass(frozen=True)
@@ -226,16 +213,16 @@ Results = Mapping[Run, Mapping[str, Any]]
 def _planned_runs(results: Results) -> Iterator[Run]:
     """Yields the runs that the results allow, in the order of the protocol.
 
-    A group whose tuning has not finished yields the tuning runs that are known so far.
+    A phase whose tuning has not finished yields the tuning runs that are known so far.
     """
-    for group in ORDER:
-        rows = [ROWS[name] for name in group]
+    for phase in sorted({row.phase for row in ROWS.values()}):
+        rows = [row for row in ROWS.values() if row.phase == phase]
         yield from dict.fromkeys(itertools.chain(*(_tuning_runs(row, results) for row in rows)))
         claims = (claims_runs(row, results) for row in rows)
         yield from sorted(
             dict.fromkeys(itertools.chain(*claims)), key=lambda run: SEEDS.index(run.seed)
         )
-        if group is ORDER[0]:
+        if phase == 0:
             yield from (replace(run, stage="repeat") for run in repeated(results))
 
 

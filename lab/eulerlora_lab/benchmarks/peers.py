@@ -124,7 +124,7 @@ class _PeerServer:
 
 PROGRAMS = "eulerlora_lab.benchmarks.service"
 _BENTOML = "BentoML, adaptive batches of at most 8, 2 workers"
-PEERS = {
+_PEERS = {
     "a plain FastAPI route": _PeerServer([f"{PROGRAMS}.references"], "/readyz"),
     "LitServe, batches of 8, 5 ms, 2 workers": _PeerServer(
         [f"{PROGRAMS}.litserve_server"], "/health", _PEER_GRACE_S
@@ -145,10 +145,10 @@ def _servers_of(bentoml: Path | None) -> dict[str, _StartServer]:
         _OUR_SERVER: eulerlora_server,
         _CHOSEN_PRECISION: partial(eulerlora_server, ["--precision", "auto"]),
         _AUTO_SAMPLES: eulerlora_server,
-        **{name: peer.running for name, peer in PEERS.items() if name != _BENTOML},
+        **{name: peer.running for name, peer in _PEERS.items() if name != _BENTOML},
     }
     if bentoml is not None:
-        servers[_BENTOML] = partial(PEERS[_BENTOML].running, bentoml)
+        servers[_BENTOML] = partial(_PEERS[_BENTOML].running, bentoml)
     return servers
 
 

@@ -105,7 +105,7 @@ _MEMORY_TARGETS: dict[Method, Target | None] = {
 _MEASURED_STEPS = 2  # the optimiser allocates its state in the first
 
 
-def training_step(method: Method, load: Workload) -> _TrainingStep:
+def _training_step(method: Method, load: Workload) -> _TrainingStep:
     """Micro-batches have the same gradient as one batch."""
     if method == "naive":
         return _NaiveStep(load)
@@ -116,7 +116,7 @@ def step_time(plan: Plan, method: Method) -> Result:
     """Compares the time of forward, backward and AdamW with the naive loop."""
     sizes, images = plan.sizes.large, plan.sizes.images
     methods: tuple[Method, Method] = (method, "naive")
-    steps = [training_step(name, Workload.random(sizes, images, plan.device)) for name in methods]
+    steps = [_training_step(name, Workload.random(sizes, images, plan.device)) for name in methods]
     times = alternating_seconds(steps, plan.sizes.step_repeats, 1, plan.device)
     ours, naive = (
         Side(_DESCRIPTIONS[name], side) for name, side in zip(methods, times, strict=True)
@@ -150,7 +150,7 @@ def _peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.
     """Peak memory of two steps, in addition to model and images; on a CPU in a new process."""
     if device.type != "cuda":
         return in_new_process(_peak_in_this_process, method, sizes, images)
-    step = training_step(method, Workload.random(sizes, images, device))
+    step = _training_step(method, Workload.random(sizes, images, device))
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -160,7 +160,7 @@ def _peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.
 
 
 def _peak_in_this_process(method: Method, sizes: NetworkSizes, images: int) -> int:
-    step = training_step(method, Workload.random(sizes, images, torch.device("cpu")))
+    step = _training_step(method, Workload.random(sizes, images, torch.device("cpu")))
 
     def steps() -> None:
         for _ in range(_MEASURED_STEPS):

@@ -131,7 +131,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         labels: Tensor,
         draw: tuple[int, ...],
     ) -> Tensor:
-        """labels: (n,) as in `train.mixed_batches`; IGNORED for padding."""
+        """labels: (n,) as those of `PretrainingSet`s counted over all sets; IGNORED for padding."""
         with seeded(images.device, *draw):
             output: ClassifierOutput = network(images)
         unlabelled = labels >= sum(self.model.classes)

@@ -136,7 +136,7 @@ class _PretrainingSet:
     """The images of a set and how a run shows them.
 
     Attributes:
-        images: With labels as in `mixed_batches`.
+        images: With labels as in `_mixed_batches`.
         views: As in `PretrainingData`.
         shown: Views of an image in a batch.
     """
@@ -192,7 +192,7 @@ def _everyday_view(size: int) -> v2.Compose:
     )
 
 
-def mixed_batches(
+def _mixed_batches(
     sets: Sequence[_PretrainingSet], stage: PretrainingStage, run: Run
 ) -> LoadedBatches:
     """Batches of the images of several sets, in random order.
@@ -243,7 +243,7 @@ def _train_stages(
         if previous is not None:
             model.load_smaller(previous)
         objective = ClassifierObjective(model.to(device), stage)
-        batches = mixed_batches(sets, stage, run)
+        batches = _mixed_batches(sets, stage, run)
         result = optimise(objective, batches, run)
         stages.append(asdict(result) | {"images": batches.length.images_after(result.steps)})
         previous = objective.averaged
@@ -266,7 +266,7 @@ def _save(
     """Writes the backbone, rounded to the stored type before its accuracy is measured."""
     dtype: torch.dtype = getattr(torch, recipe.stored)
     round_parameters(model.backbone.named_parameters(), dtype)
-    accuracy = top_one(model, images.labelled)
+    accuracy = _top_one(model, images.labelled)
     for name, value in accuracy.items():
         print(f"top-1 accuracy on the test part of {name}: {value:.4f}", flush=True)
     digest = tensors_sha256(model.backbone.state_dict())
@@ -283,7 +283,7 @@ BATCH = 256
 
 
 @torch.inference_mode()
-def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
+def _top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
     """The accuracy of each set's head on its test part, by data set name."""
     device = next(model.parameters()).device
     accuracy = {}

@@ -150,12 +150,12 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
     for arm in arms:
         for seed in seeds:
             folder = finished[arm.variant, seed].out / REPORT
-            sets = read_predictions(folder, arm.mode, scores)
+            sets = _read_predictions(folder, arm.mode, scores)
             names = {name: of_set.names for name, of_set in sets.items()}
             images = images or names
             if names != images:
                 raise DataError(f"{folder}: expected the images of the other runs, got others")
-            results[arm.name, seed] = resampled_metrics(sets)
+            results[arm.name, seed] = _resampled_metrics(sets)
     of_difference = [_tested(difference, seeds, results) for difference in differences]
     primary = of_difference.pop(0)[0] if differences[0] is table.primary else None
     tested = [result for endpoints in of_difference for result in endpoints]
@@ -167,7 +167,7 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
     return TableComparison(seeds, primary, secondary)
 
 
-def read_predictions(
+def _read_predictions(
     folder: Path, mode: Mode, scores: Sequence[ScoreName] = ()
 ) -> dict[str, _StoredPredictions]:
     """The predictions in a run's report folder by set: the test part first.
@@ -210,7 +210,7 @@ def _score(path: Path, rows: Sequence[Mapping[str, str]], score: ScoreName) -> F
     return np.array([float(value) for value in values])
 
 
-def resampled_metrics(sets: Mapping[str, _StoredPredictions]) -> _Resampled:
+def _resampled_metrics(sets: Mapping[str, _StoredPredictions]) -> _Resampled:
     """The metrics of the test part, and `_ood_metric` of every group and score of the sets.
 
     Lesions are resampled; for a mean AUROC the test part, which is positive, and all sets together.

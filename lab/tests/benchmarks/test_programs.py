@@ -1,7 +1,7 @@
 """The programs of the benchmarks, in their smallest form."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -129,11 +129,15 @@ def load(rate: float, seconds: float) -> SimpleNamespace:
 
 
 OURS = "eulerlora serve"
+SLOWER = "a plain FastAPI route"
+VARIED = "LitServe, batches of 8, 5 ms, 2 workers"
+LATE = "Ray Serve, batches of 8, 5 ms, 2 replicas"
+PROGRAMS = ["", "references", "litserve_server", "ray_server"]
 LOADS = {
     OURS: {1: [load(50, 0.02)] * 2, 8: [load(100, 0.1)] * 2},
-    "slower": {1: [load(40, 0.025)] * 2, 8: [load(90, 0.6)] * 2},
-    "varied": {1: [load(50, 0.02)] * 2, 4: [load(90, 0.4), load(80, 0.6)], 8: [load(70, 2.0)] * 2},
-    "late": {1: [load(50, 0.7)] * 2, 8: [load(60, 0.8)] * 2},
+    SLOWER: {1: [load(40, 0.025)] * 2, 8: [load(90, 0.6)] * 2},
+    VARIED: {1: [load(50, 0.02)] * 2, 4: [load(90, 0.4), load(80, 0.6)], 8: [load(70, 2.0)] * 2},
+    LATE: {1: [load(50, 0.7)] * 2, 8: [load(60, 0.8)] * 2},
 }
 """By server, the two runs of a number of clients."""
 Compared = Callable[..., tuple[Ended, list[tuple[str, float]]]]
@@ -149,7 +153,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Compared:
     numbers: dict[tuple[int, int], int] = {}
     half_loads: list[tuple[str, float]] = []
 
-    def run(**probabilities: float) -> tuple[Ended, list[tuple[str, float]]]:
+    def run(probabilities: Mapping[str, float] = {}) -> tuple[Ended, list[tuple[str, float]]]:
         def closed_loop(port: int, _: object, clients: int, responses: int) -> SimpleNamespace:
             name = names[port]
             if responses == 1:
@@ -164,24 +168,20 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Compared:
             half_loads.append((names[port], rate))
             return load(50, 0.03).exchanges
 
-        def started(port: int) -> Callable[..., object]:
-            return lambda *_, **__: nullcontext(SimpleNamespace(port=port, pid=port))
+        def server_process(command: Sequence[str], *_: object) -> object:
+            port = PROGRAMS.index(command[1].rpartition(".")[2])
+            return nullcontext(SimpleNamespace(port=port, pid=port))
 
         replaced = {
             "closed_loop": closed_loop,
             "poisson_load": poisson_load,
             "memory": lambda pid: 2**30 * (pid + 1),
             "paused": lambda _: nullcontext(),
-            "eulerlora_server": started(0),
+            "eulerlora_server": lambda *_, **__: server_process(["", ""]),
+            "server_process": server_process,
         }
         for name, value in replaced.items():
             monkeypatch.setattr(peers, name, value)
-        others = {
-            name: SimpleNamespace(running=started(port))
-            for port, name in enumerate(names)
-            if port > 0
-        }
-        monkeypatch.setattr(peers, "PEERS", others)
         monkeypatch.setenv("EULERLORA_SERVE_LIFE__PROBE_INTERVAL_S", "1")  # restored afterwards
         arguments = ["--no-methods", "--runs", "2"]
         return CliRunner().invoke(peers.main, arguments), half_loads
@@ -195,13 +195,13 @@ def test_the_table_states_what_a_server_gives_at_full_and_at_half_load(servers) 
     rows = {line.split(" | ")[0].strip("| "): line for line in done.output.splitlines()}
     end = "30 and 30 ms | {} MiB |"
     assert rows[OURS].endswith(f"| 20.0 ms | 100.0 | 100 ms | 100.0 | {end.format(1024)}")
-    assert rows["slower"].endswith(f"| 25.0 ms | 90.0 | 600 ms | 40.0 | {end.format(2048)}")
-    assert "| 85.0 |" in rows["varied"]  # the median p99 of 4 clients is within the limit
-    assert "| none |" in rows["late"]
-    assert dict(half_loads)["slower"] == 45
+    assert rows[SLOWER].endswith(f"| 25.0 ms | 90.0 | 600 ms | 40.0 | {end.format(2048)}")
+    assert "| 85.0 |" in rows[VARIED]  # the median p99 of 4 clients is within the limit
+    assert "| none |" in rows[LATE]
+    assert dict(half_loads)[SLOWER] == 45
 
 
 def test_a_server_with_other_probabilities_ends_the_comparison(servers) -> None:
-    done, _ = servers(slower=0.51)
+    done, _ = servers({SLOWER: 0.51})
     assert done.exit_code == 1
-    assert "slower: a probability differs by 0.01" in done.output
+    assert f"{SLOWER}: a probability differs by 0.01" in done.output

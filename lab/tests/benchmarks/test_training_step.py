@@ -1,18 +1,46 @@
 """Our training steps and the naive loop: gradients, parameters and peak memory."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 import torch
 from torch import Generator
 
 from eulerlora.sampling.masks import draw_trajectories
 from eulerlora.settings import BackboneSettings
-from eulerlora_lab.benchmarks.training_step import step_memory, training_step
+from eulerlora_lab.benchmarks import training_step
 from eulerlora_lab.benchmarks.workload import SMALL, Plan
 
+CPU = torch.device("cpu")
+Steps = Callable[[str], Sequence[Any]]
 
-@pytest.mark.parametrize("method", ["one-batch", "micro-batches"])
-def test_our_steps_have_the_gradients_of_the_naive_loop(method, workload_of) -> None:
-    ours, naive = (training_step(name, workload_of(4)) for name in (method, "naive"))
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """The steps of a method and of the naive loop that are timed, on four images."""
+
+    def timed(method: str) -> Sequence[Any]:
+        given: list[Any] = []
+
+        def seconds(works: Sequence[Any], *_: object) -> list[list[float]]:
+            given.extend(works)
+            return [[1.0], [1.0]]
+
+        monkeypatch.setattr(training_step, "alternating_seconds", seconds)
+        sizes = SMALL.model_copy(update={"images": 4})
+        training_step.step_time(Plan(sizes, CPU), method)  # type: ignore[arg-type]
+        return given
+
+    return timed
+
+
+METHODS = pytest.mark.parametrize("method", ["one-batch", "micro-batches"])
+
+
+@METHODS
+def test_our_steps_have_the_gradients_of_the_naive_loop(method: str, steps: Steps) -> None:
+    ours, naive = steps(method)
     settings = ours.network.settings
     unstacked = draw_trajectories(4, 2, settings, Generator().manual_seed(5))
     ours.backward(unstacked)
@@ -30,9 +58,11 @@ def test_our_steps_have_the_gradients_of_the_naive_loop(method, workload_of) -> 
         torch.testing.assert_close(member.head.weight.grad, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_every_step_changes_adapters_and_heads_and_draws_new_coefficients(workload_of) -> None:
-    for method in ("one-batch", "micro-batches", "naive"):
-        step = training_step(method, workload_of(2))
+@METHODS
+def test_every_step_changes_adapters_and_heads_and_draws_new_coefficients(
+    method: str, steps: Steps
+) -> None:
+    for step in steps(method):
         parameters = [p for group in step.optimiser.param_groups for p in group["params"]]
         before = [parameter.detach().clone() for parameter in parameters]
         state = step.generator.get_state()
@@ -55,7 +85,7 @@ def test_a_step_needs_at_least_the_activations_of_its_backward_pass() -> None:
     sizes = SMALL.model_copy(update={"large": network, "images": images})
     rows = images * network.trajectories
     minimum = 4 * rows * backbone.tokens * backbone.mlp_width * backbone.layers
-    result = step_memory(Plan(sizes, torch.device("cpu")), "one-batch")
+    result = training_step.step_memory(Plan(sizes, CPU), "one-batch")
     for side in (result.ours, result.reference):
         mebibytes, unit, *_ = side.split()
         assert unit == "MiB"

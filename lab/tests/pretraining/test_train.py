@@ -1,40 +1,26 @@
-"""Pretraining of a backbone on two data sets.
-
-Top-1 accuracy of every set with its head.
-
-Batches of several sets: repeats, labels over all sets, and two views of unlabelled images.
-"""
+"""Pretraining of a backbone on two data sets: its batches, its states and what it writes."""
 
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
-from torch import Tensor, nn
+from PIL import Image
+from torch import Tensor
 
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
-from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import DataError, OutputPathError, SettingsError
-from eulerlora_lab.pretraining.classifier import Classifier, ClassifierObjective
+from eulerlora_lab.pretraining.classifier import ClassifierObjective
 from eulerlora_lab.pretraining.commands import RECIPES
-from eulerlora_lab.pretraining.recipe import PretrainingRecipe, PretrainingStage
-from eulerlora_lab.pretraining.train import (
-    mixed_batches,
-    pretrain,
-    stage_state_file,
-    top_one,
-)
-from tests.conftest import TINY_BACKBONE
-from training.data.images import ImageParts, LabelledImage
-from training.optimisation.batches import LoadedBatches
-from training.optimisation.run import Run
+from eulerlora_lab.pretraining.recipe import PretrainingRecipe
+from eulerlora_lab.pretraining.train import pretrain, stage_state_file
 from training.recipe.file import find_recipe, read_recipe
 
 CPU = torch.device("cpu")
@@ -121,6 +107,7 @@ def test_pretraining_writes_a_backbone_of_the_shape_of_the_recipe_with_provenanc
     assert facts["images_seen"] == 2 * 3 * (60 + 36)
     assert facts["seconds"] == pytest.approx(sum(stage["seconds"] for stage in facts["stages"]))
     assert facts["skipped"] == {"count": 0, "names": []}
+    assert [*facts["top_one"].values()] == [1.0, 1.0]
     assert list(pretrained.parent.iterdir()) == [pretrained]
 
 
@@ -284,66 +271,46 @@ def test_timeout_ends_the_command_which_says_how_to_continue(data: Path, tmp_pat
     assert f"is stored in {state}; use --resume to continue" in error
 
 
-class Brightness(nn.Module):
-    """A backbone with 16 features, which all are the brightness of the image."""
-
-    settings = TINY_BACKBONE
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.mean(dim=(1, 2, 3))[:, None].expand(-1, 16)
-
-
-def image_set(name: str, labels: list[int], classes: int) -> ImageParts:
-    """Black images for label 0 and white ones for others."""
-    images = [
-        LabelledImage(str(i), torch.full((3, 40, 36), 255 * (label > 0), dtype=torch.uint8), label)
-        for i, label in enumerate(labels)
-    ]
-    names = tuple(ClassName(name=str(name), description="-") for name in range(classes))
-    return ImageParts(name, names, {"test": images})
+def write_pictures(folder: Path, levels: Sequence[int]) -> None:
+    """A class for each gray level, with a picture in each part; that of the test is wider."""
+    for part, width in (("train", 32), ("test", 33)):
+        for level in levels:
+            path = folder / part / ("a" * (level + 1)) / f"{level}.png"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (width, 32), (level,) * 3).save(path)
 
 
-def test_predictions_of_a_set_come_from_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eulerlora_lab.pretraining.train.BATCH", 2)
-    model = Classifier(TINY_BACKBONE, PretrainingStage(epochs=1, image_size=32), (3, 2))
-    model.backbone = Brightness()
-    with torch.no_grad():
-        model.head.weight.zero_()
-        model.head.weight[[2, 4], 0] = 2.0  # class 2 of 3 and class 1 of 2 for white images
-        model.head.bias.copy_(torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0]))
-    sets = [image_set("three", [0, 2, 1, 2, 0], 3), image_set("two", [0, 1], 2)]
-    assert top_one(model, sets) == {"three": 0.8, "two": 1.0}
+Batches = Callable[..., tuple[list[tuple[Tensor, Tensor]], int]]
 
 
-STAGE = PretrainingStage(epochs=2, batch_size=8, image_size=4, workers=0)
+@pytest.fixture
+def batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Batches:
+    """Pixels and labels of an epoch on 17 classes and on 10 others, and its number of images."""
+    write_pictures(tmp_path / "squares", range(17))
+    write_pictures(tmp_path / "two", range(17, 27))
 
+    def trained(*overrides: str) -> tuple[list[tuple[Tensor, Tensor]], int]:
+        shown: list[tuple[Tensor, Tensor]] = []
+        loss = ClassifierObjective.loss
 
-def gray(count: int, first_level: int, side: int, first_label: int) -> list[LabelledImage]:
-    """Images of one gray level each, with as many labels as images."""
-    return [
-        LabelledImage(
-            str(level), torch.full((3, side, side), level, dtype=torch.uint8), first_label + number
-        )
-        for number, level in enumerate(range(first_level, first_level + count))
-    ]
+        def recorded(
+            objective: ClassifierObjective, network: Any, images: Tensor, labels: Tensor, draw: Any
+        ) -> Tensor:
+            present = labels >= 0
+            shown.append((images[present], labels[present]))
+            return loss(objective, network, images, labels, draw)
 
+        monkeypatch.setattr(ClassifierObjective, "loss", recorded)
+        path = tmp_path / "tiny.toml"
+        text = RECIPE_TEXT.replace('path = "two"', 'path = "two"\nsplit = "paper"')
+        head, _, stage = text.split("[[stages]]")
+        path.write_text(f"{head}[[stages]]{stage}")
+        recipe = read_recipe(path, PretrainingRecipe, ["stages.0.epochs=1", *overrides])
+        pretrain(recipe, tmp_path, tmp_path / "out", CPU)
+        (of_stage,) = load_backbone(tmp_path / "out" / "backbone.safetensors").provenance["stages"]
+        return shown, of_stage["images"]
 
-@dataclass(frozen=True)
-class Shown:
-    """Images of a set and how a run shows them."""
-
-    images: Sequence[LabelledImage]
-    views: str = "natural"
-    shown: int = 1
-
-
-SETS = [Shown(gray(17, 0, 6, 0)), Shown(gray(10, 17, 4, 17))]
-
-
-def batches(repeats: Sequence[int] = (), sets: Sequence[Shown] = SETS) -> LoadedBatches:
-    stage = STAGE.model_copy(update={"repeats": tuple(repeats)})
-    run = Run(Accelerator(cpu=True), seed=0, recipe=stage, state=Path("none"))
-    return mixed_batches(sets, stage, run)
+    return trained
 
 
 def levels(pixels: Tensor) -> list[int]:
@@ -352,31 +319,34 @@ def levels(pixels: Tensor) -> list[int]:
 
 @pytest.mark.parametrize("repeats", [(1, 1), (0, 3), (2, 1)])
 def test_an_epoch_repeats_the_images_of_a_set_as_often_as_it_says_with_their_labels(
-    repeats: tuple[int, int],
+    repeats: tuple[int, int], batches: Batches
 ) -> None:
-    mixed = batches(repeats)
+    shown, images = batches(f"stages.0.repeats={list(repeats)}")
     seen: Counter[int] = Counter()
-    for pixels, labels in mixed.epoch(0, 0):
+    for pixels, labels in shown:
         assert levels(pixels) == labels.tolist()
         seen.update(labels.tolist())
     assert seen == {label: repeats[label >= 17] for label in range(27) if repeats[label >= 17]}
-    assert mixed.length.images == seen.total()
+    assert images == seen.total()
 
 
-def test_every_unlabelled_image_has_two_different_views_in_a_batch() -> None:
-    noise = [
-        LabelledImage(str(i), torch.randint(0, 256, (3, 12, 12), dtype=torch.uint8), 17 + i)
-        for i in range(9)
-    ]
-    mixed = batches(sets=[SETS[0], Shown(noise, "cameras", 2)])
-    assert mixed.length.images == 17 + 9
+def test_every_unlabelled_image_has_two_different_views_in_a_batch(
+    batches: Batches, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    (tmp_path / "noise").mkdir()
+    for number in range(9):
+        pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "noise" / f"{number}.png")
+    shown, images = batches('unlabelled=[{ kind = "images", path = "noise" }]')
+    assert images == 27 + 9
     seen = []
-    for pixels, labels in mixed.epoch(0, 0):
-        for label in labels[labels >= 17].unique():
+    for pixels, labels in shown:
+        for label in labels[labels >= 27].unique():
             first, second = pixels[labels == label]
             assert not torch.equal(first, second)
             seen.append(int(label))
-    assert sorted(seen) == list(range(17, 26))
+    assert sorted(seen) == list(range(27, 36))
 
 
 def test_a_finished_backbone_is_neither_replaced_nor_trained_again_without_a_flag(

@@ -4,8 +4,10 @@ import csv
 import gzip
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +17,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 from eulerlora_contract.errors import DataError
 from eulerlora_lab.tables.comparison import (
     POWER,
+    EndpointResult,
     compare,
     comparison_markdown,
     detectable,
     endpoint_result,
     holm,
-    read_predictions,
-    resampled_metrics,
     write_comparison,
 )
 from eulerlora_lab.tables.table import TableRun, read_table, runs_of
@@ -100,39 +101,59 @@ def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
     assert holm([]) == []
 
 
-def test_metrics_of_a_predictions_file_are_those_of_an_independent_library(tmp_path: Path) -> None:
-    probabilities = write_predictions(tmp_path, "det", seed=3)
-    sets = read_predictions(tmp_path, "det")
-    assert list(sets) == ["test"]
-    test = sets["test"]
-    assert test.clusters == tuple(LESIONS)
-    metrics = resampled_metrics(sets)
-    assert metrics["nll"].shape == (1 + RESAMPLES,)
-    assert metrics["nll"][0] == pytest.approx(log_loss(LABELS, probabilities))
-    assert metrics["accuracy"][0] == pytest.approx((probabilities.argmax(1) == LABELS).mean())
-    single = {"test": replace(test, clusters=test.names)}
-    assert resampled_metrics(single)["nll"][1] != metrics["nll"][1]
+def compared(folder: Path, **arm: Any) -> dict[str, EndpointResult]:
+    """The endpoints of `single` in mode det minus `eulerlora-2`, whose far sets have low scores.
+
+    `arm`: of `write_predictions`, for `single`.
+    """
+    table = read_table("ham10000-methods")
+    runs = runs_of(table, SEEDS[:2], [], folder, ["single", "eulerlora-2"])
+    for run in runs:
+        finish(run, data="HAM10000, lesion split")
+        of_arm = arm if run.recipe.variant == "single" else arm | {"shift": 0.0, "inside": 100.0}
+        write_predictions(run.out / REPORT, "det", "stoch", seed=run.recipe.seed, **of_arm)
+    comparison = compare(table, runs)
+    assert comparison is not None
+    return {r.metric: r for r in comparison.secondary if r.arm == "single det"}
+
+
+def test_differences_are_those_of_metrics_of_an_independent_library(tmp_path: Path) -> None:
+    results = compared(tmp_path, shift=0.5)
+    for index, seed in enumerate(SEEDS[:2]):
+        arm, minus = probabilities_of(seed, 0.5), probabilities_of(seed)
+        nll = log_loss(LABELS, arm) - log_loss(LABELS, minus)
+        assert results["nll"].by_seed[index] == pytest.approx(nll)
+        right = [(one.argmax(1) == LABELS).mean() for one in (arm, minus)]
+        assert results["accuracy"].by_seed[index] == pytest.approx(right[0] - right[1])
+
+
+def test_the_error_of_a_metric_is_that_of_lesions_where_the_file_has_them(tmp_path: Path) -> None:
+    lesions, pictures = (
+        compared(tmp_path / str(number), shift=0.5, lesions=lesions)["nll"].lesions_error
+        for number, lesions in enumerate((LESIONS, [""] * 24))
+    )
+    assert lesions != pictures
 
 
 def test_ood_metrics_are_mean_aurocs_of_groups_and_resample_test_images_once(
     tmp_path: Path,
 ) -> None:
-    write_predictions(tmp_path, "det", seed=3)
-    sets = read_predictions(tmp_path, "det", ["msp", "feature_distance"])
-    assert list(sets) == ["test", "a", "b", "c"]
-
-    def expected(name: str) -> float:
-        scores = np.concatenate([sets["test"].scores["msp"], sets[name].scores["msp"]])
-        return float(roc_auc_score(np.arange(48) < 24, scores))
-
-    metrics = resampled_metrics(sets)
-    assert metrics["far_msp"][0] == pytest.approx((expected("a") + expected("b")) / 2)
-    assert metrics["near_msp"][0] == pytest.approx(expected("c"))
-    np.testing.assert_allclose(metrics["far_feature_distance"], metrics["far_msp"])
+    """All AUROCs of eulerlora-2 are 1 in every resample."""
+    results = compared(tmp_path / "all")
+    for index, seed in enumerate(SEEDS[:2]):
+        test, *others = scores_of(seed)[:4]
+        far_a, far_b, near = (
+            float(roc_auc_score(np.arange(48) < 24, np.concatenate([test, other])))
+            for other in others
+        )
+        assert results["far_msp"].by_seed[index] == pytest.approx((far_a + far_b) / 2 - 1)
+        assert results["near_msp"].by_seed[index] == pytest.approx(near - 1)
+    assert results["far_feature_distance"].by_seed == results["far_msp"].by_seed
     # With equal sets, the mean of two has the error that both share from the test images.
-    twice = {name: sets["a" if name == "b" else name] for name in ("test", "a", "b")}
-    shared = resampled_metrics(twice)["far_msp"][1:].std()
-    alone = resampled_metrics({name: sets[name] for name in ("test", "a")})["far_msp"][1:].std()
+    shared, alone = (
+        compared(tmp_path / str(len(sets)), sets=sets)["far_msp"].lesions_error
+        for sets in ((0, 1, 1), (0, 1))
+    )
     assert 0.75 * alone < shared < alone
 
 
@@ -160,28 +181,45 @@ def test_other_images_and_missing_predictions_or_scores_are_errors(
         compare(table, runs)
 
 
-def write_predictions(folder: Path, *modes: str, seed: int, shift: float = 0.0) -> np.ndarray:
-    """Writes test predictions, and others that do not count; returns the probabilities.
-
-    `shift` is added to the logits of the true classes.
-    """
+def probabilities_of(seed: int, shift: float = 0.0) -> np.ndarray:
+    """(24, 7) of the test images; `shift` is added to the logits of the true classes."""
     logits = np.random.default_rng(seed).normal(size=(24, 7)) + (2 + shift) * np.eye(7)[LABELS]
-    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    values = np.random.default_rng(seed).normal(size=(len(SETS), 24)) + shift
-    values[0] += 1
+    return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+
+def scores_of(seed: int, inside: float = 1.0) -> np.ndarray:
+    """(sets, 24) scores that are high in distribution, by `inside` more in the test part."""
+    values = np.random.default_rng(seed).normal(size=(len(SETS), 24))
+    values[0] += inside
+    return values
+
+
+def write_predictions(
+    folder: Path,
+    *modes: str,
+    seed: int,
+    shift: float = 0.0,
+    inside: float = 1.0,
+    lesions: Sequence[str] = LESIONS,
+    sets: Sequence[int] = range(len(SETS)),
+) -> None:
+    """Writes predictions of `probabilities_of` and `scores_of`, and others that do not count.
+
+    `sets`: the rows of the scores, for the first of SETS.
+    """
+    values = scores_of(seed, inside)[list(sets)] + shift
     with gzip.open(folder / PREDICTIONS, "wt", newline="") as file:
         writer = csv.writer(file)
         columns = [*(f"p_{c}" for c in CLASSES), "group", "msp", "feature_distance"]
         writer.writerow(["set", "name", "cluster", "label", "mode", *columns])
-        for of_set, (set_name, group) in zip(values.tolist(), SETS, strict=True):
+        for of_set, (set_name, group) in zip(values.tolist(), SETS, strict=False):
             for mode in modes:
-                for index, row in enumerate(probabilities.tolist()):
+                for index, row in enumerate(probabilities_of(seed, shift).tolist()):
                     label = CLASSES[LABELS[index]] if set_name == "test" else ""
                     scores = group, of_set[index], -2 * of_set[index] ** 3
                     writer.writerow(
-                        [set_name, f"{index:02}", LESIONS[index], label, mode, *row, *scores]
+                        [set_name, f"{index:02}", lesions[index], label, mode, *row, *scores]
                     )
-    return probabilities
 
 
 def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
@@ -207,14 +245,10 @@ def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path
     assert len(comparison.secondary) == 44
     primary = comparison.primary
     assert primary is not None
-    expected = []
-    for seed in SEEDS:
-        arm, minus = (
-            read_predictions(tmp_path / "overfitting-1500" / v / f"seed-{seed}" / REPORT, mode)
-            for v, mode in (("eulerlora-1", "stoch"), ("lora-20-sampled", "det"))
-        )
-        losses = [log_loss(p["test"].labels, p["test"].probabilities) for p in (arm, minus)]
-        expected.append(losses[0] - losses[1])
+    expected = [
+        log_loss(LABELS, probabilities_of(seed, 0.5)) - log_loss(LABELS, probabilities_of(seed))
+        for seed in SEEDS
+    ]
     assert primary.by_seed == pytest.approx(tuple(expected))
     assert primary.difference == pytest.approx(np.mean(expected))
     assert primary.high < 0
