@@ -407,6 +407,7 @@ def test_parts_patients_and_identifiers_are_no_classes(tmp_path: Path, folders: 
         ["class_001", "class_002"], ["mask", "no_mask"], ["with_mask", "without_mask"],
         ["case", "control"], ["patients", "healthy"], ["original", "forged"], ["0-2", "4-6"],
         ["train", "bus", "car"], ["A", "B"], ["p", "q"], ["Normal", "Person"],
+        ["digit 3", "digit 8"], ["mask", "no_mask", "wrong_mask"],
     ],
 )  # fmt: skip
 def test_words_and_counted_numbers_are_classes(tmp_path: Path, folders: list[str]) -> None:
