@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import EpsImagePlugin, Image
 
+from eulerlora import EulerLoRA
 from eulerlora.images.files import read_image
-from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import (
     ImageError,
     ImageSizeError,

@@ -6,7 +6,7 @@ import pytest
 
 from clinic.tests.runs import mel_policy
 from clinic.tests.service.conftest import app_of
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from tests.conftest import (
     anyio_backend,
     checkpoint_copy,

@@ -20,9 +20,9 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import load_backbone, save_backbone
-from eulerlora.model import EulerLoRA
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
 from eulerlora_contract.image_formats import PNG_SIGNATURE, png_chunk

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from PIL import Image
 from starlette.testclient import TestClient
 
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from service.app import create_app
 from service.auth.keys import Keys
 from service.extensions import Extension

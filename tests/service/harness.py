@@ -10,8 +10,8 @@ import torch
 from fastapi import Request
 from pydantic import BaseModel
 
+from eulerlora import EulerLoRA
 from eulerlora.images.preprocess import content_seed, network_input
-from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import Prediction
 from eulerlora_contract.queries import PredictQuery

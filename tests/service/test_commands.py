@@ -14,8 +14,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.signature import SIGNATURE_FILE
-from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import SettingsError
 from service.decoding.fork_server import FORK_SERVER
 from service.http.protocol import protocol_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import Overloaded
 from service.extensions import load_extensions

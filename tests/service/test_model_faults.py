@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from tests.service.conftest import app_of, encoded
 
 PNG = {"Content-Type": "image/png"}

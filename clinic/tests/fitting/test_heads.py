@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clinic.tests.fitting.conftest import SETTINGS
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import load_checkpoint, read_known_answer, read_training_images
-from eulerlora.model import EulerLoRA
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.nn.network import predict_images
 from eulerlora.scores.trajectories import Trajectories

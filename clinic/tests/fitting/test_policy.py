@@ -14,8 +14,8 @@ from mapie.risk_control.fwer_control import control_fwer
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import RoundMargins
 from eulerlora.scores.uncertainty import summarise
 from eulerlora_clinic.fitting.policy import (

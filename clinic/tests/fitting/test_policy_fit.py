@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import PrecisionChange
 from eulerlora.checkpoint.files import save_checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora_clinic.fitting.commands import policy_fit_command
 from eulerlora_clinic.policy.policy import default_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName, TargetClasses

@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clinic.tests.fitting.conftest import LESIONS, SETTINGS
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import (
     load_checkpoint,
     read_config,
     read_known_answer,
     stored_revision,
 )
-from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from eulerlora_clinic.fitting.commands import site_command
 from eulerlora_clinic.fitting.feature_means import fit_offset

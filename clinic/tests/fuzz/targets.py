@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from clinic.tests.fuzz.bodies import PROTOCOLS, dicom_files
 from clinic.tests.runs import mel_policy
 from clinic.tests.service.conftest import app_of
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from eulerlora_clinic.policy.policy import default_policy_text, read_policy
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import Problem

@@ -21,7 +21,7 @@ from PIL import Image
 from clinic.tests.audit_entries import SECRET
 from clinic.tests.runs import mel_policy
 from clinic.tests.service.conftest import app_of
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from eulerlora_clinic.audit.log import AuditLog
 from service.inference.engine import ServedModel
 from tests.service.real_server import run_server

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.service.extension import Clinic

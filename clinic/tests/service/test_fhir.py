@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from clinic.tests.service.conftest import app_of
 from clinic.tests.service.test_dicom import dicom_file
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_clinic.policy.results import WARNING
 from eulerlora_clinic.service.fhir import FHIR as FORMAT

@@ -8,8 +8,8 @@ import torch
 from starlette.testclient import TestClient
 
 from clinic.tests.service.conftest import app_of
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_contract.checkpoints import ClassName
 from service.inference.engine import ServedModel

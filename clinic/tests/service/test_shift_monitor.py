@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora_clinic.monitoring import EventRate
 from eulerlora_clinic.service.shift_monitor import ShiftMonitors
 from eulerlora_contract.answers import OodScore, OodScores, Prediction

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from eulerlora_clinic.service.shift_monitor import ShiftMonitors
 from eulerlora_contract.answers import OodScore, OodScores, Prediction
 from training.data.datasets import checkpoint_dataset, read_ood_set

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 
 from clinic.tests.audit_entries import SECRET, verified
 from clinic.tests.service import conftest
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_clinic.audit.log import AuditLog

@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint, save_checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora_contract.queries import PredictQuery
 from lab.tests.methods.settings import METHODS
 from service.lifecycle.loading import CheckpointSource, load_checked

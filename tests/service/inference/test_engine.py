@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import (

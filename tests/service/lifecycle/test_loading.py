@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import (
     CONFIG_FILE,
     DEFAULT_CHECKPOINT,
@@ -22,7 +23,6 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign, verifier
 from eulerlora.checkpoint.weights import CARD_FILE
-from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PRECISIONS

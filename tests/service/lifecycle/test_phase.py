@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from service.app import create_app
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from tests.service.harness import PipelineHarness
 
 Open = Callable[..., Any]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora_contract.problems import (
     AuditUnavailable,
     Overloaded,

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from starlette.requests import ClientDisconnect
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora_contract.answers import Prediction
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import SettingsError

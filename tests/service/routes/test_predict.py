@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from eulerlora.model import EulerLoRA
+from eulerlora import EulerLoRA
 from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.sampling import DEFAULT_SAMPLES
 from tests.service.conftest import encoded

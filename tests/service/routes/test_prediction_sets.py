@@ -8,8 +8,8 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.sampling import Options
 from tests.conftest import DET, STOCH

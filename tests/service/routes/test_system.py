@@ -12,8 +12,8 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora_contract.checkpoints import Threshold
 from service.http.responses import add_problem_handlers
 from service.inference.engine import ServedModel, ServedModels
