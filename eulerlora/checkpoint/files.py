@@ -279,7 +279,7 @@ def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> 
 
 
 FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safetensors"
-CALIBRATION_IMAGES = "calibration"
+CALIBRATION_IMAGES, BACKBONE_IMAGES = "calibration", "backbone"
 """The digests of images that thresholds, temperatures or sets were fitted to, in the latter."""
 CONFIG_FILE, _ADAPTERS_FILE = "config.json", "adapters.safetensors"
 CARD_FILES = ("reliability-*.png", "results-*.csv")
@@ -495,7 +495,7 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
     """Digests of the images that the checkpoint in `folder` was trained or calibrated on.
 
     They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
-    `backbone`; and by CALIBRATION_IMAGES. Empty if `config.json` has no digest of their file.
+    BACKBONE_IMAGES; and by CALIBRATION_IMAGES. Empty if `config.json` has no digest of their file.
     Raises CheckpointError for a file that is damaged or has another digest.
     """
     expected = _read_config(folder)[1].training_images_sha256

@@ -9,14 +9,20 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
+from eulerlora.checkpoint.files import (
+    BACKBONE_IMAGES,
+    CONFIG_FILE,
+    DEFAULT_CHECKPOINT,
+    load_checkpoint,
+    read_training_images,
+)
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     BackboneFile,
@@ -42,9 +48,11 @@ class FrozenBackbone(BackboneFile):
 
     Attributes:
         published: Name of its published weights, if it has such.
+        shown: Digests of the images of its training, (images,) int64, if its checkpoint has them.
     """
 
     published: str | None = None
+    shown: Tensor = field(default_factory=lambda: torch.tensor([], dtype=torch.int64))
 
 
 EMBEDDED = "embedded"
@@ -104,13 +112,16 @@ def read_backbone(
                 f"{source.weights}"
             )
         packaged = DEFAULT_CHECKPOINT / BACKBONE_FILE
-        file = load_backbone(
-            packaged if source.weights == EMBEDDED else recipe_folder / source.weights
-        )
+        path = packaged if source.weights == EMBEDDED else recipe_folder / source.weights
+        file = load_backbone(path)
         size = source.image_size or file.preprocessing.size
         backbone = at_image_size(file.backbone, size)
         round_parameters(backbone.named_parameters(), dtype)
-        return FrozenBackbone(backbone, file.provenance, file.preprocessing.at_size(size))
+        frozen = FrozenBackbone(backbone, file.provenance, file.preprocessing.at_size(size))
+        if not (path.parent / CONFIG_FILE).exists():
+            return frozen
+        shown = read_training_images(path.parent).get(BACKBONE_IMAGES, frozen.shown)
+        return replace(frozen, shown=shown)
     if source.image_size is not None:
         raise SettingsError(
             f"expected backbone.image_size={source.image_size} with a backbone file, got the "

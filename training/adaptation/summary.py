@@ -1,11 +1,12 @@
 """What a run prints: its data and their check, its length, and its result."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 import torch
 from tabulate import tabulate
+from torch import Tensor
 
 from eulerlora.methods.registry import method_type
 from eulerlora.precision import faster_precision, missing_bfloat16
@@ -17,7 +18,7 @@ from eulerlora_contract.sampling import AUTO, PrecisionChoice
 from training.adaptation.network import FrozenBackbone
 from training.calibration.thresholds import KEPT_SHARE
 from training.data.copies import DataCheck, PlacedImage
-from training.data.images import ImageParts, LabelledImage, class_counts
+from training.data.images import ImageParts, class_counts
 from training.data.splits import Part
 from training.data.units import Units
 from training.evaluation.intervals import tolerance_sample_size
@@ -105,12 +106,16 @@ def basis_lines(images: ImageParts) -> list[str]:
     return _columns(rows)
 
 
-def pretraining_notes(images: ImageParts, pretrained: Sequence[LabelledImage]) -> Iterator[str]:
-    """Yields a note for each held-out part with images with which the backbone was pretrained."""
-    names = {image.name for image in pretrained}
-    for part in (name for name in images.parts if name != "train"):
-        held_out = images.parts[part]
-        if seen := sum(image.name in names for image in held_out):
+def pretraining_notes(digests: Mapping[str, Tensor], pretrained: Tensor) -> Iterator[str]:
+    """Yields a note for each held-out part with images with which the backbone was pretrained.
+
+    Args:
+        digests: Of the images (`image_digests`), by part.
+        pretrained: Digests of those of the pretraining.
+    """
+    for part in ("validation", "calibration", "test"):
+        held_out = digests.get(part, pretrained.new_empty(0))
+        if seen := int(torch.isin(held_out, pretrained).sum()):
             yield (
                 f"note: the backbone was pretrained with {seen:,} of the {len(held_out):,} {part} "
                 "images; figures that rest on them are too good"

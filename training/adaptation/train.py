@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import (
+    BACKBONE_IMAGES,
     CONFIG_FILE,
     Checkpoint,
     load_checkpoint,
@@ -93,7 +94,7 @@ class _SharedRun:
 
     Attributes:
         frozen: The backbone before the training.
-        pretrained: Images of the data set with which it was pretrained.
+        pretrained: Digests of the known images with which it was pretrained.
     """
 
     recipe: AdapterRecipe
@@ -101,7 +102,7 @@ class _SharedRun:
     images: ImageParts
     ood: Sequence[OodSet]
     outliers: OodSet | None
-    pretrained: Sequence[LabelledImage]
+    pretrained: Tensor
     members: Sequence[Member]
     accelerator: Accelerator
     resume: bool
@@ -137,7 +138,7 @@ class _SharedRun:
         used = [self.digests[part] for part in parts if part in self.digests]
         return {
             "adapters": torch.cat(used).unique(),
-            "backbone": image_digests(self.pretrained).unique(),
+            BACKBONE_IMAGES: self.pretrained,
         }
 
     @cached_property
@@ -211,15 +212,7 @@ def train(
         print_lines(data_lines(images))
     recipe = recipe.model_copy(update={"backbone": available_source(recipe.backbone)})
     frozen = read_backbone(recipe.backbone, recipe_folder, getattr(torch, recipe.stored))
-    pretrained = pretraining_images(frozen.provenance, recipe.data, data)
-    if main:
-        print_lines(pretraining_notes(images, pretrained))
-        if not DATA_SETS[recipe.data.kind].published:
-            check = check_images(images, frozen.preprocessing.size)
-            print_lines(check_lines(check, images, frozen.preprocessing.size))
-            print_lines(copies_lines(check, refused=True))
-            check.refuse_copies()
-        print_lines(basis_lines(images))
+    pretrained = _pretraining_digests(frozen, recipe, data)
     shared = _SharedRun(
         recipe,
         frozen,
@@ -232,6 +225,14 @@ def train(
         resume,
         tracking,
     )
+    if main:
+        print_lines(pretraining_notes(shared.digests, pretrained))
+        if not DATA_SETS[recipe.data.kind].published:
+            check = check_images(images, frozen.preprocessing.size)
+            print_lines(check_lines(check, images, frozen.preprocessing.size))
+            print_lines(copies_lines(check, refused=True))
+            check.refuse_copies()
+        print_lines(basis_lines(images))
     for index, done in enumerate(finished):
         if done:
             _check_finished(shared, folders[index])
@@ -245,6 +246,13 @@ def train(
     elif main and evaluation:
         _evaluate_checkpoints(shared, out)
     accelerator.wait_for_everyone()
+
+
+def _pretraining_digests(frozen: FrozenBackbone, recipe: AdapterRecipe, data: Path) -> Tensor:
+    """Of the images with which a backbone was pretrained, as far as its files and `data` tell."""
+    named = pretraining_images(frozen.provenance, recipe.data, data)
+    digests: Tensor = torch.cat([image_digests(named), frozen.shown]).unique()
+    return digests
 
 
 def _check_finished(shared: _SharedRun, folder: Path) -> None:
@@ -276,7 +284,10 @@ def check_data(
     images = _read_labelled(recipe, data, skip_bad=True)
     report_skipped(images)
     print_lines(data_lines(images))
-    side = read_backbone(recipe.backbone, recipe_folder, torch.float32).preprocessing.size
+    frozen = read_backbone(recipe.backbone, recipe_folder, torch.float32)
+    digests = {part: image_digests(images.parts[part]) for part in images.parts}
+    print_lines(pretraining_notes(digests, _pretraining_digests(frozen, recipe, data)))
+    side = frozen.preprocessing.size
     check = check_images(images, side)
     print_lines([*check_lines(check, images, side), *copies_lines(check), *basis_lines(images)])
     if copies is not None:

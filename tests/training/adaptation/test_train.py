@@ -400,6 +400,20 @@ def test_results_on_images_of_the_pretraining_are_marked(
     assert done.out.count("12 of the 12 test images") == 2  # before the training, and at its end
     assert "12 of the 12 test images" in (tmp_path / "run" / "README.md").read_text()
 
+    # A backbone with its checkpoint knows them by their pixels, also as pictures of another folder.
+    for number, picture in enumerate(sorted((tmp_path / "data" / "train").rglob("*.png"))):
+        copy = tmp_path / "other" / picture.parent.name / f"mine{number}.png"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, copy)
+    command = (
+        "train", recipe_file, "--data", tmp_path / "other", "--set", "training.epochs=0",
+        "--set", f"backbone.weights={tmp_path / 'run' / 'backbone.safetensors'}",
+        "--set", "evaluation.ood=[]", *ONE_THRESHOLD,
+    )  # fmt: skip
+    assert "12 of the 12 test images" in succeed(*command, "--check").out
+    succeed(*command, "--out", tmp_path / "again")
+    assert read_report(tmp_path / "again" / "report").seen == 12
+
 
 def test_outliers_lower_the_confidence_on_similar_images_and_are_recorded(
     recipe_file: Path, trained: Path, labelled: Path, tmp_path: Path
