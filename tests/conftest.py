@@ -32,6 +32,7 @@ TINY_BACKBONE = BackboneSettings(
 )
 TINY_ADAPTERS = AdapterSettings(adapters=2, rank=4, min_rank=2)
 CLASSES = ("bkl", "mel", "nv")
+DOWNLOADED = "ViT_B_32_Weights.IMAGENET1K_V1"
 DET = Options("det", 1, "independent", 1, "float32")
 STOCH = Options("stoch", 4, "independent", 1, "float32")
 ENERGY = ScoreThreshold(threshold=50.0, kept=0.95, upper_quartile=40.0)
@@ -145,7 +146,10 @@ class TinyPublished:
 
 @pytest.fixture
 def tiny_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyPublished:
-    """A tiny additional entry in torchvision's list; it is loaded like the others."""
+    """A tiny entry in place of torchvision's list; it is loaded like the others.
+
+    The weights that a recipe downloads by default are the same.
+    """
     model = _tiny_builder(TINY_BACKBONE.image_size)
     model.load_state_dict(random_backbone(seed=5).state_dict(), strict=False)
     file = tmp_path / "weights.pth"
@@ -160,7 +164,7 @@ def tiny_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyPubli
     family = WeightsEnum("TinyWeights", {"V1": weights})
     name = "TinyWeights.V1"
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch_home"))
-    known = {name: (_tiny_builder, family["V1"])}
+    known = dict.fromkeys((name, DOWNLOADED), (_tiny_builder, family["V1"]))
     monkeypatch.setattr("eulerlora.checkpoint.weights._published_weights", lambda: known)
     return TinyPublished(name, cached, source, model.state_dict())
 

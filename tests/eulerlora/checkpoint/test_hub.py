@@ -11,11 +11,11 @@ from torch import Tensor
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
-from eulerlora.checkpoint.hub import Repository, download
-from eulerlora.exchange.importing import find_source
+from eulerlora.checkpoint.weights import load_backbone
 from eulerlora_contract.errors import HubError, SettingsError
 from tests.eulerlora.exchange.sources import MODELS
 from tests.fake_hub import COMMIT, NAME, FakeHub, fake_hub
+from tests.program import succeed
 
 
 @pytest.fixture
@@ -40,24 +40,24 @@ def test_a_model_of_the_hub_is_that_of_its_folder(
 def test_a_revision_is_pinned_to_its_commit_and_kept_for_a_machine_without_a_network(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = download(Repository(NAME))
+    first = EulerLoRA.from_pretrained(NAME, device="cpu").folder
     assert first.name == COMMIT
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    assert download(Repository(NAME, COMMIT)) == first
+    assert EulerLoRA.from_pretrained(NAME, COMMIT, device="cpu").folder == first
 
 
 @pytest.mark.parametrize(
-    ("repository", "reason"),
+    ("repository", "revision", "stated"),
     [
-        (Repository(NAME, "absent"), "no such revision"),
-        (Repository("org/absent"), "no such repository"),
+        (NAME, "absent", f"hf://{NAME}@absent.*no such revision"),
+        ("org/absent", None, "hf://org/absent.*no such repository"),
     ],
 )
 def test_an_absent_repository_is_an_error_of_one_line(
-    hub: FakeHub, repository: Repository, reason: str
+    hub: FakeHub, repository: str, revision: str | None, stated: str
 ) -> None:
-    with pytest.raises(HubError, match=f"{repository}.*{reason}") as caught:
-        download(repository)
+    with pytest.raises(HubError, match=stated) as caught:
+        EulerLoRA.from_pretrained(repository, revision)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -68,9 +68,10 @@ def test_pickles_are_downloaded_only_without_safetensors(
     MODELS["open_clip with a timm trunk"](source)
     (source / "other.py").write_text("raise SystemExit\n")
     with fake_hub(source, monkeypatch, tmp_path / "cache"):
-        found = find_source(f"hf://{NAME}")
-        assert (found.name, found.revision) == (NAME, COMMIT)
-        names = {path.name for path in found.folder.iterdir()}
+        succeed("backbone", "import", f"hf://{NAME}", "--out", tmp_path / "out")
+    origin = load_backbone(tmp_path / "out" / "backbone.safetensors").provenance["imported"]
+    assert (origin["source"], origin["revision"]) == (NAME, COMMIT)
+    names = {path.name for path in (tmp_path / "cache").rglob(f"{COMMIT}/*")}
     assert names == {"open_clip_config.json", "open_clip_pytorch_model.bin"}
 
 

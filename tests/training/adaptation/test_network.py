@@ -8,14 +8,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
-from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
-from eulerlora_contract.errors import SettingsError
 from tests.conftest import TINY_BACKBONE, random_backbone
-from training.adaptation import network as backbone
 from training.adaptation.network import (
     available_source,
     count_trained,
@@ -114,14 +111,10 @@ def test_tied_parameters_count_once() -> None:
 
 @pytest.mark.parametrize("available", [True, False])
 def test_auto_is_the_published_backbone_or_else_the_embedded_one_with_a_message(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], available: bool
+    tiny_published, capsys: pytest.CaptureFixture[str], available: bool
 ) -> None:
-    def published(name: str) -> VisionTransformer:
-        if not available:
-            raise SettingsError(f"{name} cannot be downloaded")
-        return random_backbone()
-
-    monkeypatch.setattr(backbone, "published_backbone", published)
+    if not available:
+        tiny_published.file.unlink()
     downloaded = "ViT_B_32_Weights.IMAGENET1K_V1"
     weights = downloaded if available else "embedded"
     assert available_source(BackboneSource()) == BackboneSource(weights=weights)
