@@ -65,10 +65,18 @@ class Options:
         """True if what was fitted to these options holds for others, up to their precision."""
         return self.in_precision(others.precision) == others
 
-    def __str__(self) -> str:
-        sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""
+    @property
+    def title(self) -> str:
+        """All but the precision, such as "stoch, 4 balanced samples, 8 views"."""
         views = f", {self.views} views" if self.views > 1 else ""
-        return f"{self.mode}{sampled}{views}, {self.precision}"
+        if self.mode == "det":
+            return f"det{views}"
+        samples = f"sample{'' if self.samples == 1 else 's'}"
+        balanced = "balanced " if self.sampler == "balanced" else ""
+        return f"stoch, {self.samples} {balanced}{samples}{views}"
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.precision}"
 
 
 class _Fitted(Protocol):

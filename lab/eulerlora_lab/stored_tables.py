@@ -23,9 +23,9 @@ _TEST = ("metric", "arm", "minus", "difference", "low", "high", "p", "adjusted_p
 
 
 def _row_table(stored: Mapping[str, Any]) -> str:
-    """CSV with a line for each variant and mode; a standard deviation has the divisor n - 1."""
+    """CSV with a line for each variant and options; a standard deviation has the divisor n - 1."""
     rows = [
-        {"variant": row["variant"], "mode": row["mode"]}
+        {"variant": row["variant"], **row["options"]}
         | {
             f"{metric} {name}": round(function(values), 5)
             for metric, values in row["metrics_by_seed"].items()

@@ -4,9 +4,11 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from eulerlora_lab import stored_tables
+from tests.conftest import DET
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -27,11 +29,13 @@ def test_a_row_has_mean_and_deviation_over_seeds_and_a_test_its_endpoint(
     tmp_path: Path, program: Callable[..., str]
 ) -> None:
     test = {"metric": "nll", "arm": "a", "minus": "b", "difference": -0.1, "by_seed": [0]}
-    row = {"variant": "a", "mode": "det", "metrics_by_seed": {"nll": [1.0, 2.0], "x": [None, 1]}}
+    metrics = {"nll": [1.0, 2.0], "x": [None, 1]}
+    row = {"variant": "a", "options": asdict(DET), "metrics_by_seed": metrics}
     stored = {"rows": [row], "primary": test, "secondary": [test]}
     (tmp_path / "t.json").write_text(json.dumps(stored))
     program(stored_tables.main, tmp_path)
-    expected = {"variant": "a", "mode": "det", "nll mean": "1.5", "nll sd": "0.70711"}
+    options = {name: str(value) for name, value in asdict(DET).items()}
+    expected = {"variant": "a", **options, "nll mean": "1.5", "nll sd": "0.70711"}
     with (tmp_path / "t.csv").open() as file:
         assert list(csv.DictReader(file)) == [expected]
     with (tmp_path / "t-differences.csv").open() as file:

@@ -148,14 +148,8 @@ class ModeReport:
 
     @property
     def title(self) -> str:
-        """The mode and its number of samples, as a column heading."""
-        options = self.options
-        views = f", {options.views} views" if options.views > 1 else ""
-        if options.mode == "det":
-            return f"det{views}"
-        samples = f"sample{'' if options.samples == 1 else 's'}"
-        balanced = "balanced " if options.sampler == "balanced" else ""
-        return f"stoch, {options.samples} {balanced}{samples}{views}"
+        """A column heading."""
+        return self.options.title
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from scipy.special import nctdtrinc, stdtr, stdtrit
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import write_text
-from eulerlora_contract.sampling import Mode
-from eulerlora_lab.tables.results import COMPARED_SCORES, METRIC_NAMES, row_results, section
+from eulerlora_contract.sampling import Options
+from eulerlora_lab.tables.results import COMPARED_SCORES, METRIC_NAMES, arm_results, section
 from eulerlora_lab.tables.table import Difference, ResultTable, TableRun
 from training.adaptation.train import REPORT
 from training.evaluation.intervals import (
@@ -133,7 +133,7 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
         DataError: If two runs have other images.
     """
     differences = table.differences({run.recipe.variant or "" for run in runs})
-    arms = list(dict.fromkeys(arm for d in differences for arm in (d.arm, d.minus)))
+    arms = [table.arms[n] for n in dict.fromkeys(n for d in differences for n in (d.arm, d.minus))]
     finished = {
         (run.recipe.variant, run.recipe.seed): run for run in runs if run.status == "finished"
     }
@@ -150,7 +150,7 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
     for arm in arms:
         for seed in seeds:
             folder = finished[arm.variant, seed].out / REPORT
-            sets = _read_predictions(folder, arm.mode, scores)
+            sets = _read_predictions(folder, arm.options, scores)
             names = {name: of_set.names for name, of_set in sets.items()}
             images = images or names
             if names != images:
@@ -168,26 +168,26 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
 
 
 def _read_predictions(
-    folder: Path, mode: Mode, scores: Sequence[ScoreName] = ()
+    folder: Path, options: Options, scores: Sequence[ScoreName] = ()
 ) -> dict[str, _StoredPredictions]:
     """The predictions in a run's report folder by set: the test part first.
 
     With scores also the sets of `_REJECTED_GROUPS`.
 
     Raises:
-        DataError: If the file has no predictions for the test part in this mode, or lacks one of
-            the scores.
+        DataError: If the file has no predictions for the test part with these options, or lacks
+            one of the scores.
     """
-    path = folder / PREDICTIONS
+    path, stated = folder / PREDICTIONS, asdict(options)
     by_set: dict[str, list[dict[str, str]]] = {TEST: []}
     with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as file:
         for row in csv.DictReader(file):
-            if row["mode"] != mode:
+            if any(row[name] != str(value) for name, value in stated.items()):
                 continue
             if row["set"] == TEST or (scores and row["group"] in _REJECTED_GROUPS):
                 by_set.setdefault(row["set"], []).append(row)
     if not by_set[TEST]:
-        raise DataError(f"{path}: expected predictions for the test part in mode {mode}, got none")
+        raise DataError(f"{path}: expected predictions for the test part with {options}, got none")
     columns = [name for name in by_set[TEST][0] if name.startswith("p_")]
     labels = {name.removeprefix("p_"): index for index, name in enumerate(columns)}
     return {
@@ -249,7 +249,7 @@ def _ood_metric(group: str, score: ScoreName) -> str:
 def _tested(
     difference: Difference, seeds: Sequence[int], results: Mapping[tuple[str, int], _Resampled]
 ) -> list[EndpointResult]:
-    arm, minus = difference.arm.name, difference.minus.name
+    arm, minus = difference.arm, difference.minus
     of_ood = [_ood_metric(group, score) for group in _REJECTED_GROUPS for score in difference.ood]
     present = results[arm, seeds[0]]
     return [
@@ -376,17 +376,16 @@ def write_comparison(
         "secondary": [asdict(result) for result in comparison.secondary],
         "rows": [
             {
-                "variant": row.variant,
-                "mode": row.mode,
+                **asdict(arm),
                 "metrics_by_seed": {
                     metric: [
-                        row_results(table, row, run)[metric] for run in of_variant[row.variant]
+                        arm_results(table, arm, run)[metric] for run in of_variant[arm.variant]
                     ]
                     for metric in table.metrics
                 },
             }
-            for row in table.rows
-            if row.variant is not None and of_variant[row.variant]
+            for arm in table.arms.values()
+            if of_variant[arm.variant]
         ],
         "validation_by_epoch": {
             variant: _mean_by_epoch(of_this) for variant, of_this in of_variant.items() if of_this

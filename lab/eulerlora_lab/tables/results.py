@@ -4,7 +4,7 @@ The tables of costs (trained parameters, rows of an answer, operations, time), o
 mean logits and of out-of-distribution sets follow it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import mean, stdev
@@ -19,9 +19,9 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import BackboneSettings
+from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_contract.printable import markdown_table
-from eulerlora_lab.tables.table import ResultTable, TableRow, TableRun, ood_index
+from eulerlora_lab.tables.table import Arm, ResultTable, TableRow, TableRun, ood_index
 from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective
 from training.optimisation.step import attention_kernels
@@ -64,8 +64,8 @@ def results_markdown(table: ResultTable, runs: Sequence[TableRun]) -> str:
     rows = []
     for row in table.rows:
         of_row = [run for run in finished if run.recipe.variant == row.variant]
-        if row.variant is not None:
-            rows.append(_measured_row(table, row, of_row))
+        if row.arm is not None:
+            rows.append(_measured_row(table, row.method, row.arm, of_row))
         if row.paper:
             rows.append(_published_row(table, row))
     row_notes = [f"{row.method}: {row.note}" for row in table.rows if row.note]
@@ -74,12 +74,12 @@ def results_markdown(table: ResultTable, runs: Sequence[TableRun]) -> str:
     return section(f"## {table.title}", head, rows, notes, text_columns=3)
 
 
-def _measured_row(table: ResultTable, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
-    results = [row_results(table, row, run) for run in runs]
+def _measured_row(table: ResultTable, method: str, arm: Arm, runs: Sequence[TableRun]) -> list[str]:
+    results = [arm_results(table, arm, run) for run in runs]
     cells = [over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics]
     parameters = _millions(_trained_parameters(runs[0].configs(), runs[0].recipe)) if runs else "-"
     seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
-    return [row.method, row.mode_title, seeds, parameters, *cells]
+    return [method, arm.options.title, seeds, parameters, *cells]
 
 
 def _published_row(table: ResultTable, row: TableRow) -> list[str]:
@@ -100,9 +100,9 @@ def _column_title(table: ResultTable, metric: str) -> str:
     return f"{name} (%)" if metric in _PERCENT else name
 
 
-def row_results(table: ResultTable, row: TableRow, run: TableRun) -> Mapping[str, Any]:
-    """A run's metrics in the row's mode, with the MSP's on the table's OOD set."""
-    mode = run.mode_report(row)
+def arm_results(table: ResultTable, arm: Arm, run: TableRun) -> Mapping[str, Any]:
+    """A run's metrics with the options of the arm, with the MSP's on the table's OOD set."""
+    mode = run.mode_report(arm.options)
     metrics: Mapping[str, Any] = mode["metrics"]
     if table.ood is not None:
         index = ood_index(table.ood, run.recipe)
@@ -177,11 +177,12 @@ def _cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     columns = ["trained", "rows per answer", "GFLOP per answer", "steps", "trained rows", "PFLOP",
                "hours"]  # fmt: skip
     rows = []
-    for row, of_row in _finished_rows(table, runs):
-        costs = [_cost_of(run.configs(), run.recipe, row.samples) for run in of_row]
+    for method, arm, of_row in _finished_rows(table, runs):
+        samples = Draw.of(arm.options).count
+        costs = [_cost_of(run.configs(), run.recipe, samples) for run in of_row]
         rows.append(
             [
-                *(row.method, row.mode_title, _millions(costs[0].parameters)),
+                *(method, arm.options.title, _millions(costs[0].parameters)),
                 f"{costs[0].rows_per_answer}",
                 f"{costs[0].answer_flops / 1e9:.2f}",
                 f"{mean([cost.steps for cost in costs]):,.0f}",
@@ -199,14 +200,14 @@ def _mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     Reports of versions without these metrics have dashes.
     """
     rows = []
-    for row, of_row in _finished_rows(table, runs):
-        reports = [run.mode_report(row) for run in of_row]
+    for method, arm, of_row in _finished_rows(table, runs):
+        reports = [run.mode_report(arm.options) for run in of_row]
         if reports[0]["trajectories"] > 1:
             cells = [
                 over_seeds(metric, _values(report["metrics"].get(metric) for report in reports))
                 for metric in MEAN_LOGITS_METRICS
             ]
-            rows.append([row.method, row.mode_title, *cells])
+            rows.append([method, arm.options.title, *cells])
     titles = MEAN_LOGITS_METRICS.items()
     head = [f"{title} (%)" if metric in _PERCENT else title for metric, title in titles]
     head = ["method", "mode", *head]
@@ -220,13 +221,13 @@ def _ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
         for score, title in COMPARED_SCORES.items()
     }
     rows = []
-    for row, of_row in _finished_rows(table, runs):
-        reports = [run.mode_report(row)["ood"] for run in of_row]
+    for method, arm, of_row in _finished_rows(table, runs):
+        reports = [run.mode_report(arm.options)["ood"] for run in of_row]
         cells = []
         for name, score in columns:
             scores = (report[name]["scores"].get(score) for report in reports)
             cells.append(over_seeds("auroc", _values(s and s["metrics"]["auroc"] for s in scores)))
-        rows.append([row.method, row.mode_title, *cells])
+        rows.append([method, arm.options.title, *cells])
     head = ["method", "mode", *columns.values()]
     title = "### Out of distribution: AUROC (%)"
     return section(title, head, rows, [_OOD_NOTE], text_columns=2)
@@ -238,11 +239,14 @@ def _values(estimates: Iterable[Mapping[str, float] | None]) -> list[float | Non
 
 def _finished_rows(
     table: ResultTable, runs: Sequence[TableRun]
-) -> list[tuple[TableRow, list[TableRun]]]:
+) -> Iterator[tuple[str, Arm, list[TableRun]]]:
+    """Yields the method, the arm and the runs of every row that has runs."""
     by_variant: dict[str | None, list[TableRun]] = {}
     for run in runs:
         by_variant.setdefault(run.recipe.variant, []).append(run)
-    return [(row, by_variant[row.variant]) for row in table.rows if row.variant in by_variant]
+    for row in table.rows:
+        if row.arm is not None and row.variant in by_variant:
+            yield row.method, row.arm, by_variant[row.variant]
 
 
 def section(

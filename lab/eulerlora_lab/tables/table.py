@@ -2,8 +2,8 @@
 
 import json
 import tomllib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -14,8 +14,8 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG_FILE, read_config
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_contract.errors import DataError, SettingsError
-from eulerlora_contract.sampling import Mode
-from eulerlora_contract.settings import PositiveInt, Settings, validated
+from eulerlora_contract.sampling import Options
+from eulerlora_contract.settings import Settings, validated
 from training.adaptation.network import members, read_backbone
 from training.adaptation.train import REPORT, state_file
 from training.data.dataset import DataSettings
@@ -28,11 +28,25 @@ _DEFINITIONS = Path(__file__).parent / "definitions"
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
+@dataclass(frozen=True)
+class Arm:
+    """The variant and the options of a row of the table."""
+
+    variant: str
+    options: Options
+
+    @property
+    def name(self) -> str:
+        """As endpoints name it, such as "eulerlora-2 stoch"."""
+        return f"{self.variant} {self.options.mode}"
+
+
 class TableRow(Settings):
-    """A row of a table: a variant of the recipe in one mode, or published results alone.
+    """A row of a table: a variant of the recipe with some options, or published results alone.
 
     Attributes:
-        variant: With mode, None for a row that has published results alone.
+        variant: With options, None for a row that has published results alone.
+        options: Of the predictions, as in the reports of the runs.
         paper: Mean and standard deviation over seeds by metric, shares of images in percent.
         source: Publication that the paper quotes them from; empty for results of its own.
         note: Printed below the table.
@@ -40,52 +54,43 @@ class TableRow(Settings):
 
     method: str
     variant: str | None = None
-    mode: Mode | None = None
-    samples: PositiveInt = 1
+    options: Options | None = None
     paper: dict[str, tuple[float, float]] = {}
     source: str = ""
     note: str = ""
 
     @model_validator(mode="after")
     def _has_results(self) -> Self:
-        if (self.variant is None) != (self.mode is None):
-            raise ValueError(f"expected variant and mode, or none of them, for {self.method}")
+        if (self.variant is None) != (self.options is None):
+            raise ValueError(f"expected variant and options, or none of them, for {self.method}")
         if self.variant is None and not self.paper:
             raise ValueError(f"expected a variant or published results for {self.method}")
         return self
 
     @property
-    def mode_title(self) -> str:
-        return str(self.mode) if self.mode == "det" else f"stoch, {self.samples} samples"
-
-
-class Arm(Settings):
-    """A variant of the recipe in one mode, as in a row of the table."""
-
-    variant: str
-    mode: Mode
-
-    @property
-    def name(self) -> str:
-        return f"{self.variant} {self.mode}"
+    def arm(self) -> Arm | None:
+        if self.variant is None or self.options is None:
+            return None
+        return Arm(self.variant, self.options)
 
 
 class ReferenceRow(Settings):
     """An arm that all other rows are compared with.
 
     Attributes:
+        minus: Name of the arm.
         ood: Scores whose mean AUROC against far and against near sets is compared too.
     """
 
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
     ood: tuple[ScoreName, ...] = ()
-    minus: Arm
+    minus: str
 
 
 class Difference(ReferenceRow):
-    """Metrics of one arm minus those of another."""
+    """Metrics of one arm minus those of another, by name."""
 
-    arm: Arm
+    arm: str
 
 
 class ResultTable(Settings):
@@ -119,11 +124,11 @@ class ResultTable(Settings):
             names = ", ".join(self.primary.metrics)
             raise ValueError(f"expected one metric in primary, got {names}")
         if self.reference is not None and self.reference.minus not in self.arms:
-            raise ValueError(f"expected a row of the table, got {self.reference.minus.name}")
+            raise ValueError(f"expected a row of the table, got {self.reference.minus}")
         for difference in self.differences():
             for arm in (difference.arm, difference.minus):
                 if arm not in self.arms:
-                    raise ValueError(f"expected rows of the table, got {arm.name}")
+                    raise ValueError(f"expected rows of the table, got {arm}")
             unknown = set(difference.metrics) - set(self.metrics)
             if unknown:
                 raise ValueError(f"expected metrics of the table, got {', '.join(unknown)}")
@@ -136,16 +141,12 @@ class ResultTable(Settings):
 
     @property
     def variants(self) -> Sequence[str]:
-        return tuple(dict.fromkeys(arm.variant for arm in self.arms))
+        return tuple(dict.fromkeys(arm.variant for arm in self.arms.values()))
 
     @property
-    def arms(self) -> Sequence[Arm]:
-        """The variant and mode of every row that has them."""
-        return tuple(
-            Arm(variant=row.variant, mode=row.mode)
-            for row in self.rows
-            if row.variant is not None and row.mode is not None
-        )
+    def arms(self) -> Mapping[str, Arm]:
+        """The variant and options of every row that has them, by name."""
+        return {arm.name: arm for row in self.rows if (arm := row.arm) is not None}
 
     def differences(self, variants: Collection[str] | None = None) -> list[Difference]:
         """The endpoints between rows of these variants, or of all; first the primary one if any."""
@@ -155,10 +156,12 @@ class ResultTable(Settings):
             facts = dict(self.reference)
             others = [arm for arm in self.arms if arm != self.reference.minus]
             differences += [Difference(**facts, arm=arm) for arm in others]
+        arms = self.arms
         return [
             difference
             for difference in differences
-            if variants is None or {difference.arm.variant, difference.minus.variant} <= {*variants}
+            if variants is None
+            or {arms[difference.arm].variant, arms[difference.minus].variant} <= {*variants}
         ]
 
 
@@ -249,13 +252,9 @@ class TableRun:
         report: dict[str, Any] = json.loads(self.report_file.read_text(encoding="utf-8"))
         return report
 
-    def mode_report(self, row: TableRow) -> dict[str, Any]:
+    def mode_report(self, options: Options) -> dict[str, Any]:
         modes: list[dict[str, Any]] = self.report()["modes"]
-        return next(
-            mode
-            for mode in modes
-            if (mode["options"]["mode"], mode["options"]["samples"]) == (row.mode, row.samples)
-        )
+        return next(mode for mode in modes if mode["options"] == asdict(options))
 
 
 def runs_of(
@@ -290,12 +289,14 @@ def runs_of(
 
 def _run(table: ResultTable, variant: str, overrides: Sequence[str], folder: Path) -> TableRun:
     recipe = read_recipe(table.recipe_path, AdapterRecipe, overrides, variant)
-    samples = recipe.evaluation.samples
-    for row in table.rows:
-        if row.variant == recipe.variant and row.mode == "stoch" and row.samples != samples:
-            raise SettingsError(
-                f"expected evaluation.samples = {row.samples} as in the table, got {samples}"
-            )
+    of_variant = [arm.options for arm in table.arms.values() if arm.variant == recipe.variant]
+    for options in of_variant:
+        for name in ("samples", "sampler", "views"):
+            wanted, given = getattr(options, name), getattr(recipe.evaluation, name)
+            if options.mode == "stoch" and given != wanted:
+                raise SettingsError(
+                    f"expected evaluation.{name} = {wanted} as in the table, got {given}"
+                )
     if table.ood is not None and ood_index(table.ood, recipe) is None:
         raise SettingsError(f"expected {table.ood} in evaluation.ood, as in the table")
     out = folder / recipe.name / variant / f"seed-{recipe.seed}"

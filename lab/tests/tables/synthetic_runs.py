@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -10,7 +11,9 @@ from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, Checkpoin
 from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_contract.checkpoints import ClassName
+from eulerlora_contract.sampling import Options
 from eulerlora_lab.tables.table import TableRun
+from tests.conftest import DET
 from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON
 from training.optimisation.run import run_provenance
@@ -48,11 +51,13 @@ def finish(
         preprocessing=Preprocessing(size=backbone.image_size),
         provenance=run_provenance(run.recipe, CPU) | {"data": data, "training": dict(training)},
     )
+    evaluated = run.recipe.evaluation
+    sampling = evaluated.samples, evaluated.sampler, evaluated.views
     report = {
         "data": f"{data}, test part",
         "modes": [
-            _mode("det", 1, det),
-            _mode("stoch", run.recipe.evaluation.samples, stoch),
+            _mode(DET, det),
+            _mode(Options("stoch", *sampling, "float32"), stoch),
         ],
     }
     (run.out / REPORT).mkdir(parents=True)
@@ -63,9 +68,9 @@ def finish(
     return run.out
 
 
-def _mode(mode: str, samples: int, values: Metrics) -> dict[str, object]:
+def _mode(options: Options, values: Metrics) -> dict[str, object]:
     return {
-        "options": {"mode": mode, "samples": samples},
+        "options": asdict(options),
         "metrics": _estimates(list(METRICS), values),
         "ood": {"SVHN": {"scores": {"msp": {"metrics": _estimates(list(OOD_METRICS), values)}}}},
     }

@@ -5,7 +5,7 @@ import gzip
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.sampling import Options
 from eulerlora_lab.tables.comparison import (
     POWER,
     EndpointResult,
@@ -27,6 +28,7 @@ from eulerlora_lab.tables.comparison import (
 )
 from eulerlora_lab.tables.table import TableRun, read_table, runs_of
 from lab.tests.tables.synthetic_runs import finish
+from tests.conftest import DET, STOCH
 from training.adaptation.train import REPORT
 from training.evaluation.intervals import RESAMPLES, cluster_indices, resampled
 from training.reporting.report import PREDICTIONS
@@ -111,7 +113,7 @@ def compared(folder: Path, **arm: Any) -> dict[str, EndpointResult]:
     for run in runs:
         finish(run, data="HAM10000, lesion split")
         of_arm = arm if run.recipe.variant == "single" else arm | {"shift": 0.0, "inside": 100.0}
-        write_predictions(run.out / REPORT, "det", "stoch", seed=run.recipe.seed, **of_arm)
+        write_predictions(run.out / REPORT, DET, STOCH, seed=run.recipe.seed, **of_arm)
     comparison = compare(table, runs)
     assert comparison is not None
     return {r.metric: r for r in comparison.secondary if r.arm == "single det"}
@@ -163,7 +165,8 @@ def test_ood_metrics_are_mean_aurocs_of_groups_and_resample_test_images_once(
         (rb"(?m)^test,00,", b"test,99,", "expected the images of the other runs"),
         (rb"(?m)^a,00,", b"a,99,", "expected the images of the other runs"),
         (rb"(?m)^(a,.*,)[^,]+$", rb"\1", "feature_distance"),
-        (rb",det,", b",,", "mode det"),
+        (rb",det,", b",,", "det, float32"),
+        (rb",float32,", b",bfloat16,", "stoch, 4 samples, float32"),
     ],
 )
 def test_other_images_and_missing_predictions_or_scores_are_errors(
@@ -173,7 +176,7 @@ def test_other_images_and_missing_predictions_or_scores_are_errors(
     runs = runs_of(table, SEEDS[:2], [], tmp_path, ["single", "eulerlora-2"])
     for run in runs:
         finish(run, data="HAM10000, lesion split")
-        write_predictions(run.out / REPORT, "det", "stoch", seed=run.recipe.seed)
+        write_predictions(run.out / REPORT, DET, STOCH, seed=run.recipe.seed)
     path = runs[-1].out / REPORT / PREDICTIONS
     content = re.sub(pattern, replacement, gzip.decompress(path.read_bytes()).replace(b"\r", b""))
     path.write_bytes(gzip.compress(content))
@@ -196,7 +199,7 @@ def scores_of(seed: int, inside: float = 1.0) -> np.ndarray:
 
 def write_predictions(
     folder: Path,
-    *modes: str,
+    *options: Options,
     seed: int,
     shift: float = 0.0,
     inside: float = 1.0,
@@ -211,15 +214,14 @@ def write_predictions(
     with gzip.open(folder / PREDICTIONS, "wt", newline="") as file:
         writer = csv.writer(file)
         columns = [*(f"p_{c}" for c in CLASSES), "group", "msp", "feature_distance"]
-        writer.writerow(["set", "name", "cluster", "label", "mode", *columns])
+        writer.writerow(["set", "name", "cluster", "label", *asdict(DET), *columns])
         for of_set, (set_name, group) in zip(values.tolist(), SETS, strict=False):
-            for mode in modes:
+            for choice in options:
                 for index, row in enumerate(probabilities_of(seed, shift).tolist()):
                     label = CLASSES[LABELS[index]] if set_name == "test" else ""
                     scores = group, of_set[index], -2 * of_set[index] ** 3
-                    writer.writerow(
-                        [set_name, f"{index:02}", lesions[index], label, mode, *row, *scores]
-                    )
+                    cells = [*asdict(choice).values(), *row, *scores]
+                    writer.writerow([set_name, f"{index:02}", lesions[index], label, *cells])
 
 
 def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
@@ -232,7 +234,7 @@ def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
         finish(run, data="HAM10000, lesion-best-epoch split", training=trained)
         is_arm = run.recipe.variant == "eulerlora-1"
         write_predictions(
-            run.out / REPORT, "det", "stoch", seed=run.recipe.seed, shift=shift if is_arm else 0.0
+            run.out / REPORT, DET, STOCH, seed=run.recipe.seed, shift=shift if is_arm else 0.0
         )
     return runs
 
@@ -314,7 +316,7 @@ def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: 
     for run in runs:
         finish(run, data="HAM10000, lesion split")
         shift = -1.0 if run.recipe.variant == "single" else 0.0
-        write_predictions(run.out / REPORT, "det", "stoch", seed=run.recipe.seed, shift=shift)
+        write_predictions(run.out / REPORT, DET, STOCH, seed=run.recipe.seed, shift=shift)
     comparison = compare(table, runs)
     assert comparison is not None
     assert comparison.primary is None

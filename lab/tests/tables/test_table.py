@@ -11,6 +11,7 @@ import pytest
 from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.methods.registry import method_type
 from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
+from eulerlora_contract.sampling import Options
 from eulerlora_contract.settings import validated
 from eulerlora_lab.tables.results import METRIC_NAMES
 from eulerlora_lab.tables.table import (
@@ -24,13 +25,13 @@ from eulerlora_lab.tables.table import (
     table_names,
 )
 from lab.tests.tables.synthetic_runs import finish
+from tests.conftest import DET
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 
-LORA = {"variant": "lora-20", "mode": "det"}
-NO_ROW = {"variant": "lora-20", "mode": "stoch"}
+LORA, NO_ROW = "lora-20 det", "lora-20 stoch"
 PAPER_TABLES = ("cifar10", "cifar100", "ham10000", "ood")
 PAPER_SEEDS = (0, 42, 1206, 2205, 25008)  # appendix "Random Seeds and Reporting Protocol"
 STUDIES = ("overfitting-1500", "overfitting-all")
@@ -39,9 +40,9 @@ METHODS = ("cifar10-methods", "ham10000-methods")
 
 def rows(name: str) -> dict[tuple[str, str], TableRow]:
     return {
-        (row.variant, row.mode): row
+        (row.variant, row.options.mode): row
         for row in read_table(name).rows
-        if row.variant is not None and row.mode is not None
+        if row.variant is not None and row.options is not None
     }
 
 
@@ -53,11 +54,13 @@ def test_every_table_is_valid_and_its_recipe_gives_its_rows(name: str) -> None:
     for row in table.rows:
         assert row.paper.keys() in ({}.keys(), set(table.metrics))
         assert not row.paper or name in PAPER_TABLES
-    for row in rows(name).values():
-        recipe = read_recipe(table.recipe_path, AdapterRecipe, variant=row.variant)
+    for arm in table.arms.values():
+        recipe = read_recipe(table.recipe_path, AdapterRecipe, variant=arm.variant)
         sampled = method_type(recipe.method).is_sampled(recipe.adapters)
-        assert sampled or recipe.evaluation.views > 1 or row.mode == "det", row
-        assert row.samples == (recipe.evaluation.samples if row.mode == "stoch" else 1), row
+        evaluated = recipe.evaluation
+        assert sampled or evaluated.views > 1 or arm.options.mode == "det", arm
+        sampling = evaluated.samples, evaluated.sampler, evaluated.views
+        assert arm.options in (DET, Options("stoch", *sampling, "float32"))
         assert table.ood is None or ood_index(table.ood, recipe) is not None
 
 
@@ -74,11 +77,11 @@ def test_the_endpoints_of_a_study_are_those_of_its_protocol(name: str) -> None:
     table = read_table(name)
     primary, *_ = table.differences()
     assert primary is table.primary
-    assert (primary.metrics, primary.arm.name, primary.minus.name) == (
+    assert (primary.metrics, primary.arm, primary.minus) == (
         ("nll",), "eulerlora-1 stoch", "lora-20-sampled det"
     )  # fmt: skip
     tested = [
-        (metric, difference.arm.name, difference.minus.name)
+        (metric, difference.arm, difference.minus)
         for difference in table.differences()
         for metric in difference.metrics
     ]
@@ -91,6 +94,7 @@ def test_the_endpoints_of_a_study_are_those_of_its_protocol(name: str) -> None:
     [
         ({"rows": [{"method": "SNGP"}]}, "rows.0"),
         ({"rows": [{"method": "a", "variant": "b"}]}, "rows.0"),
+        ({"rows": [{"method": "a", "variant": "b", "options": {"mode": "det"}}]}, "samples"),
         ({"primary": {"metrics": ["nll"], "arm": NO_ROW, "minus": LORA}}, "lora-20 stoch"),
         ({"primary": {"metrics": ["nll", "ece"], "arm": LORA, "minus": LORA}}, "primary"),
         ({"secondary": [{"metrics": ["auroc"], "arm": LORA, "minus": LORA}]}, "auroc"),
@@ -147,6 +151,8 @@ def test_a_run_may_be_continued_only_with_its_settings(tmp_path: Path) -> None:
     ("table", "override", "named"),
     [
         ("ham10000", "evaluation.samples=8", "evaluation.samples"),
+        ("ham10000", "evaluation.views=8", "evaluation.views"),
+        ("ham10000", "evaluation.sampler=balanced", "evaluation.sampler"),
         ("ood", "evaluation.ood=[]", "svhn"),
     ],
 )
