@@ -145,6 +145,7 @@ def test_pictures_of_other_kinds_are_unfamiliar(
     assert_printed(shown("unknown_pictures.py"), capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_own_pictures_become_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTIONS", " ".join(QUICK))
     run("own_pictures.py", monkeypatch)

@@ -111,12 +111,10 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG"])
-def test_library_training_and_service_have_the_same_limit_which_an_option_raises(
+def test_library_training_and_service_have_the_same_limit(
     file_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EULERLORA_CACHE", str(tmp_path / "cache"))
-    path = tmp_path / "pictures" / "large.jpg"
-    path.parent.mkdir()
+    path = tmp_path / "large.jpg"
     sides = (8000, 3200) if file_format == "PNG" else (8100, 8000)
     Image.new("L", sides).save(path, file_format)
     content = path.read_bytes()
@@ -127,10 +125,28 @@ def test_library_training_and_service_have_the_same_limit_which_an_option_raises
             read_image(source, "large")
         assert str(caught.value).startswith("large: ")
         assert "--max-pixels" in str(caught.value)
-    assert "--max-pixels" in decoded_images(path.parent).bad[path.name]
-    monkeypatch.setenv("EULERLORA_MAX_PIXELS", str(sides[0] * sides[1]))
-    assert read_image(path, "large").pixels.shape[1:] == sides[::-1]
-    assert decoded_images(path.parent).bad == {}  # not from the cache of the other limit
+    assert "--max-pixels" in decoded_images(tmp_path).bad[path.name]
+    if file_format == "JPEG":  # is reduced while it is decoded, which is fast
+        monkeypatch.setenv("EULERLORA_MAX_PIXELS", str(sides[0] * sides[1]))
+        assert read_image(path, "large", input_side=32).pixels.numel() > 0
+
+
+def test_an_option_changes_the_limit_of_library_and_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EULERLORA_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "pictures" / "picture.png"
+    path.parent.mkdir()
+    Image.new("L", (64, 48)).save(path)
+    for limit, accepted in ((64 * 48 - 1, False), (64 * 48, True)):
+        monkeypatch.setenv("EULERLORA_MAX_PIXELS", str(limit))
+        # not from the cache of the other limit
+        assert (decoded_images(path.parent).bad == {}) == accepted
+        if accepted:
+            assert read_image(path, "picture").pixels.shape[1:] == (48, 64)
+        else:
+            with pytest.raises(ImageSizeError, match="--max-pixels"):
+                read_image(path, "picture")
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "1e7", "1000000000", "many"])

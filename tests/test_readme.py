@@ -15,10 +15,14 @@ from examples.pictures import draw_shapes
 from tests.markdown import code_blocks
 from tests.program import succeed
 from tests.service.conftest import app_of
+from tests.training.conftest import undrawn_charts
+
+__all__ = ["undrawn_charts"]
 
 QUICK = (
     "--set", "backbone.weights=embedded", "--set", "backbone.image_size=28",
     "--set", "training.epochs=1", "--set", "training.workers=0",
+    "--set", "evaluation.calibrated=[4]",
 )  # fmt: skip
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

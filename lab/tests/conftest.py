@@ -23,12 +23,12 @@ from tests.conftest import (
     temporary_cache,
     tiny_published,
 )
-from tests.training.conftest import image_folder, recipe_file
+from tests.training.conftest import image_folder, recipe_file, undrawn_charts
 
 __all__ = [
     "anyio_backend", "checkpoint_copy", "checkpoint_folder", "image_folder", "make_backbone",
     "make_config", "make_network", "one_thread", "program", "real_data", "recipe_file", "study",
-    "temporary_cache", "tiny_published",
+    "temporary_cache", "tiny_published", "undrawn_charts",
 ]  # fmt: skip
 
 

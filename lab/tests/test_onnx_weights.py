@@ -151,20 +151,24 @@ class Images:
         return next(self.batches, None)
 
 
+@pytest.fixture(scope="module")
+def tower_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(randomised(Tower()), tmp_path_factory.mktemp("tower") / "a.onnx", 32)
+
+
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("kind", ["MatMulInteger", "DequantizeLinear"])
 def test_quantised_weights_are_read_within_a_step(
-    kind: str, per_channel: bool, tmp_path: Path
+    kind: str, per_channel: bool, tower_file: Path, tmp_path: Path
 ) -> None:
-    tower = randomised(Tower())
-    path, quantised = export(tower, tmp_path / "a.onnx", 32), tmp_path / "b.onnx"
+    quantised = tmp_path / "b.onnx"
     if kind == "MatMulInteger":
-        quantize_dynamic(path, quantised, per_channel=per_channel)
+        quantize_dynamic(tower_file, quantised, per_channel=per_channel)
     else:
-        quantize_static(path, quantised, Images(), per_channel=per_channel)
+        quantize_static(tower_file, quantised, Images(), per_channel=per_channel)
     operators = {node.op_type for node in onnx.load(quantised).graph.node}
     assert kind in operators
-    exact, rounded = (read_source(onnx_source(file)).backbone for file in (path, quantised))
+    exact, rounded = (read_source(onnx_source(file)).backbone for file in (tower_file, quantised))
     changed = 0
     for name, expected in exact.state_dict().items():
         actual = rounded.state_dict()[name]

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from eulerlora_contract import program
+from eulerlora_contract.errors import CheckpointError
 from tests.program import run
 
 
@@ -130,17 +131,15 @@ def test_the_service_ignores_sighup_before_the_program_is_imported(arguments, ha
     assert (done.stdout.strip(), done.stderr) == (handling, "")
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+def test_debug_leaves_an_error_to_the_interpreter_which_shows_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = tmp_path / "image.png"
     image.touch()
-    command = "from eulerlora_contract.program import main; main()"
     arguments = ["--debug", "predict", str(tmp_path / "absent"), str(image)]
-    done = subprocess.run(
-        [sys.executable, "-c", command, *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert "CheckpointError" in done.stderr
+    monkeypatch.setattr(sys, "argv", ["eulerlora", *arguments])
+    with pytest.raises(CheckpointError):
+        program.main()
 
 
 ROOT = Path(__file__).parents[2]

@@ -142,6 +142,7 @@ def real_images(real_data: Path) -> list[Image.Image]:
 
 
 @pytest.mark.data
+@pytest.mark.slow  # reads an archive of 10,000 images
 def test_real_images_have_hardly_a_frame_and_every_added_one_is_named(
     real_images: list[Image.Image],
 ) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from eulerlora.checkpoint.files import read_config
 from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
+from eulerlora_contract.output_files import write_text
 from tests.checkpoint_files import write_config
 from tests.conftest import random_backbone
 from training.data.cache import DecodedImages, decoded_images
@@ -38,7 +40,7 @@ adapters = 2
 rank = 4
 min_rank = 2
 [training]
-epochs = 15
+epochs = 1
 batch_size = 8
 learning_rate = 3e-2
 warmup_steps = 2
@@ -59,6 +61,19 @@ def write_training_images(folder: Path, content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
     config = read_config(folder).model_copy(update={"training_images_sha256": digest})
     write_config(folder, config)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undrawn_charts() -> Iterator[None]:
+    """Writes the texts of a report's charts, whose drawing takes longer than a tiny training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.reporting.report.write_figure", _write_texts)
+        yield
+
+
+def _write_texts(figure: Any, path: Path) -> None:
+    texts = figure.findobj(lambda artist: hasattr(artist, "get_text"))
+    write_text(path, "\n".join(text.get_text() for text in texts))
 
 
 @pytest.fixture(scope="session")

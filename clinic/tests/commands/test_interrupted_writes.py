@@ -13,8 +13,9 @@ from tests.interrupted_writes import (
     check_kill_at_any_write,
 )
 from tests.training.commands.test_interrupted_writes import sources, work
+from tests.training.conftest import undrawn_charts
 
-__all__ = ["audit_hook", "sources", "work"]
+__all__ = ["audit_hook", "sources", "undrawn_charts", "work"]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 def test_mutated_input_causes_named_errors_alone_within_limits_on_work(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris has wheels for x86-64 Linux only")
     pytest.importorskip("pydicom")

@@ -25,6 +25,7 @@ def test_an_image_of_32_pixels_is_too_small_and_one_of_200_by_150_is_not() -> No
 
 
 @pytest.mark.data
+@pytest.mark.slow  # reads an archive of 10,000 images
 def test_at_most_one_real_image_in_a_hundred_is_to_be_retaken(
     real_images: list[Image.Image],
 ) -> None:
@@ -34,6 +35,7 @@ def test_at_most_one_real_image_in_a_hundred_is_to_be_retaken(
 
 
 @pytest.mark.data
+@pytest.mark.slow  # reads an archive of 10,000 images
 @pytest.mark.parametrize(
     ("degrade", "reason", "min_share"),
     [

@@ -72,8 +72,16 @@ def test_bfloat16_leaves_the_embeddings_of_patches_in_float32() -> None:
     assert torch.equal(actual, exact)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("precision", "compiler"),
+    [
+        ("float32", "eager"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("bfloat16", "eager"), ("float32", "inductor"), ("bfloat16", "inductor"))
+        ),
+    ],
+)
 def test_a_compiled_network_has_the_logits_of_the_plain_one(precision: str, compiler: str) -> None:
     network = random_network()
     settings = RuntimeSettings.model_validate({"precision": precision, "compiler": compiler})

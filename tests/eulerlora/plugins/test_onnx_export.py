@@ -19,6 +19,7 @@ ONNX_OPTIONS: dict[str, object] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_onnx_runtime_gives_the_probabilities_of_mode_det(
     make_checkpoint, images: Tensor, tmp_path: Path
 ) -> None:

@@ -231,7 +231,7 @@ def test_balanced_draws_are_independent_over_adapters_blocks_and_projections() -
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_draws_are_independent_over_adapters_and_neighbouring_seeds(sampler: str) -> None:
     settings = AdapterSettings(adapters=2, rank=3, min_rank=1, steps=1)
-    seeds = 2_000
+    seeds = 800
     template = Draw(mode="stoch", sampler=sampler)
     drawn = torch.stack(
         [

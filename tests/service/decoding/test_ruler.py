@@ -67,6 +67,7 @@ def test_an_image_of_any_shape_is_measured(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow  # reads an archive of 10,000 images
 def test_few_real_images_have_a_ruler_and_drawn_ones_are_found(real_data: Path) -> None:
     with tarfile.open(next(real_data.glob("ham10000*.tar.*"))) as archive:  # read as a stream
         files = (archive.extractfile(one) for one in archive if one.isfile())

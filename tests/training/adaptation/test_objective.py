@@ -160,6 +160,7 @@ def test_dropout_is_a_function_of_seed_step_and_process(batch: Batch) -> None:
     assert len({first, loss(5, 3, 0), loss(4, 4, 0), loss(4, 3, 1)}) == 4
 
 
+@pytest.mark.slow  # imports torch twice
 def test_two_processes_have_the_losses_of_one(image_folder: Path, tmp_path: Path) -> None:
     (expected,) = _write_losses(0, 1, 0, image_folder, tmp_path / "one", [TRAINING])
     with socket.socket() as free:

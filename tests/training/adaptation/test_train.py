@@ -32,7 +32,7 @@ from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 
 ONE_THRESHOLD = ("--set", "evaluation.calibrated=[1]")  # faster where thresholds do not matter
-ONE_EPOCH = ("--set", "training.epochs=1", *ONE_THRESHOLD)
+LEARNS = ("--set", "training.epochs=12")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def trained(labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = write_recipe(tmp_path_factory.mktemp("trained"))
     out = recipe.parent / "run"
     succeed("train", recipe, "--data", labelled, "--out", out,
-               "--set", "data.path=set")  # fmt: skip
+               *LEARNS, "--set", "data.path=set")  # fmt: skip
     return out
 
 
@@ -324,7 +324,7 @@ def test_a_finished_run_is_resumed_on_its_data_and_seed_only(
 ) -> None:
     data = Path(shutil.copytree(labelled, tmp_path / "data"))
     command = ("train", recipe_file, "--data", data, "--out", trained_copy, "--resume",
-               "--set", "data.path=set")  # fmt: skip
+               *LEARNS, "--set", "data.path=set")  # fmt: skip
     weights = (trained_copy / "adapters.safetensors").read_bytes()
     assert str(trained_copy) in refusal(*command, "--seed", "9")
     picture = data / "set" / "test" / "red" / "00.png"
@@ -347,7 +347,7 @@ def test_a_run_without_evaluation_is_evaluated_when_it_is_resumed(
 ) -> None:
     out = tmp_path / "out"
     command = ("train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
-               *ONE_EPOCH)  # fmt: skip
+               *ONE_THRESHOLD)  # fmt: skip
     for _ in range(2):
         assert "test accuracy" not in succeed(*command, "--resume", "--no-evaluation").out
         assert not (out / "report").exists()
@@ -427,7 +427,7 @@ def test_outliers_lower_the_confidence_on_similar_images_and_are_recorded(
     out = tmp_path / "exposed"
     succeed(
         "train", recipe_file, "--data", data, "--out", out, "--set", "data.path=set",
-        "--set", "outliers.path=strange", "--set", "outliers.images=15",
+        *LEARNS, "--set", "outliers.path=strange", "--set", "outliers.images=15",
         "--set", "evaluation.sampler=balanced", *ONE_THRESHOLD,
     )  # fmt: skip
     images = sorted((data / "strange" / "test").iterdir())
@@ -450,7 +450,7 @@ def test_bad_images_end_every_command_or_are_skipped_listed_and_recorded(
         (data / name).write_bytes(b"broken")
     out = tmp_path / "run"
     training = ["train", recipe_file, "--data", data, "--out", out, "--set", "data.path=set",
-                *ONE_EPOCH]  # fmt: skip
+                *ONE_THRESHOLD]  # fmt: skip
     evaluation = ["evaluate", out, "--data", data, "--ood", data / "other", "--mode", "det",
                   ]  # fmt: skip
     for command in (

@@ -20,28 +20,55 @@ from tests.program import refusal, run, succeed
 from tests.training.conftest import set_options, write_recipe
 from training.adaptation.train import state_file
 
-PROGRAM = [sys.executable, "-m", "eulerlora_contract"]
 TIMEOUT_S = 300
 SHORT = ("data.path=train", "evaluation.ood=[]", "evaluation.calibrated=[1]")
-LONG = (*SHORT, "training.epochs=40", "training.state_every_s=0")
+STORED = (*SHORT, "training.state_every_s=0")
+
+# Waits at a step of the training, or before the data are read, until its input ends.
+WAITS = """
+import sys
+from eulerlora_contract.program import main
+from training.adaptation import train
+from training.adaptation.objective import AdapterObjective
+
+step, draw = int(sys.argv.pop(1)), AdapterObjective.draw
+
+def wait(*_arguments):
+    print("waiting", flush=True)
+    sys.stdin.read()
+
+def draw_or_wait(objective, *arguments):
+    if arguments[1] == step:
+        wait()
+    return draw(objective, *arguments)
+
+AdapterObjective.draw = draw_or_wait
+if step < 0:
+    train.read_dataset = wait
+main()
+"""
 
 
-def start(*arguments: str | Path, until: str = "epoch 1/") -> subprocess.Popen[str]:
-    """Starts the program in a process group of its own; returns when it has printed such a line.
+def end(number: signal.Signals, waits_at: int, *arguments: str | Path) -> tuple[int, str]:
+    """Signals the process group of a program that waits at a step; returns its status and stderr.
 
-    One thread, as in the tests' process: sums over several threads round differently.
+    A negative step is before the training. One thread, as in the tests' process: sums over several
+    threads round differently.
     """
     process = subprocess.Popen(
-        [*PROGRAM, *map(str, arguments)],
+        [sys.executable, "-c", WAITS, str(waits_at), *map(str, arguments)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     assert process.stdout is not None
-    assert any(line.startswith(until) for line in process.stdout)
-    return process
+    assert any(line == "waiting\n" for line in process.stdout)
+    os.killpg(process.pid, number)
+    _, errors = process.communicate(timeout=TIMEOUT_S)  # ends its input
+    return process.returncode, errors
 
 
 def stored_steps(out: Path) -> int:
@@ -56,12 +83,10 @@ def test_ctrl_c_and_a_full_disk_end_a_run_and_its_state_continues_it(
     out = tmp_path / "run"
     command = [
         "train", write_recipe(tmp_path), "--data", image_folder, "--out", out,
-        "--track", "tensorboard", "--track-dir", tmp_path / "curves", *set_options(LONG),
+        "--track", "tensorboard", "--track-dir", tmp_path / "curves", *set_options(STORED),
     ]  # fmt: skip
-    process = start(*command)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 128 + signal.SIGINT
+    status, errors = end(signal.SIGINT, 3, *command)
+    assert status == 128 + signal.SIGINT
     assert "no checkpoint was written" in errors
     assert len(errors.strip().splitlines()) == 1
     assert not out.exists()
@@ -87,19 +112,17 @@ def test_ctrl_c_and_a_full_disk_end_a_run_and_its_state_continues_it(
 def test_a_run_whose_group_is_signalled_resumes_to_the_weights_of_an_uninterrupted_one(
     recipe_file: Path, image_folder: Path, number: signal.Signals
 ) -> None:
-    overrides = set_options((*SHORT, "training.state_every_s=0", "training.workers=2"))
+    overrides = set_options((*STORED, "training.epochs=2", "training.workers=2"))
     whole, resumed = (recipe_file.parent / name for name in ("whole", "resumed"))
 
     def arguments(out: Path) -> list[str | Path]:
         return ["train", recipe_file, "--data", image_folder, "--out", out, *overrides]
 
-    process = start(*arguments(resumed))
-    os.killpg(process.pid, number)
-    _, errors = process.communicate(timeout=TIMEOUT_S)
+    status, errors = end(number, 9, *arguments(resumed))  # in the second epoch
     assert stored_steps(resumed) > 0
     assert not resumed.exists()
     if number is signal.SIGTERM:
-        assert process.returncode == 128 + number
+        assert status == 128 + number
         assert len(errors.strip().splitlines()) == 1
         assert f"stored in {state_file(resumed)}" in errors
 
@@ -115,29 +138,11 @@ def test_a_signal_before_the_first_step_ends_a_run_with_one_line(
     recipe_file: Path, image_folder: Path
 ) -> None:
     out = recipe_file.parent / "run"
-    process = start("train", recipe_file, "--data", image_folder, "--out", out,
-                    *set_options(LONG), until="data:")  # fmt: skip
-    os.killpg(process.pid, signal.SIGTERM)
-    _, errors = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 128 + signal.SIGTERM
+    status, errors = end(signal.SIGTERM, -1, "train", recipe_file, "--data", image_folder,
+                         "--out", out, *set_options(SHORT))  # fmt: skip
+    assert status == 128 + signal.SIGTERM
     (line,) = errors.strip().splitlines()
     assert "interrupted; no checkpoint was written" in line
-
-
-REPLACES_EXIT = """
-import os, signal, sys
-from eulerlora_contract.program import main
-from training.adaptation import train
-
-def replace_exit(*_args):
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-    except SystemExit:
-        raise ValueError("could not determine the shape") from None
-
-setattr(train, sys.argv.pop(1), replace_exit)
-main()
-"""
 
 
 @pytest.mark.parametrize(
@@ -148,23 +153,28 @@ main()
     ],
 )
 def test_a_signal_counts_where_compiled_code_replaces_its_exception(
-    recipe_file: Path, image_folder: Path, function: str, option: str, message: str
-) -> None:
+    recipe_file: Path, image_folder: Path, function: str, option: str, message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def replace_exit(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except SystemExit:
+            raise ValueError("could not determine the shape") from None
+
+    monkeypatch.setattr("eulerlora_contract.program._signals", [])  # this process goes on
+    monkeypatch.setattr(f"training.adaptation.train.{function}", replace_exit)
     out = recipe_file.parent / "run"
-    arguments = ("train", recipe_file, "--data", image_folder, "--out", out, option)
-    result = subprocess.run(
-        [sys.executable, "-c", REPLACES_EXIT, function, *map(str, arguments)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert result.returncode == 128 + signal.SIGTERM
-    assert result.stderr.startswith(f"eulerlora: {message}")
+    done = run("train", recipe_file, "--data", image_folder, "--out", out, option)
+    assert done.status == 128 + signal.SIGTERM
+    assert done.err.startswith(f"eulerlora: {message}")
 
 
 def test_a_non_finite_loss_ends_a_run_with_a_line_that_names_the_state(
     recipe_file: Path, image_folder: Path
 ) -> None:
     out = recipe_file.parent / "run"
-    overrides = (*SHORT, "training.state_every_s=0", "training.learning_rate=1e30")
+    overrides = (*STORED, "training.learning_rate=1e30")
     error = refusal("train", recipe_file, "--data", image_folder, "--out", out,
                     *set_options(overrides))  # fmt: skip
     assert "at step 2 is nan; training stopped; no checkpoint was written" in error
@@ -308,7 +318,7 @@ def test_the_current_folder_can_be_the_output_folder(
     out.mkdir()
     monkeypatch.chdir(out)
     succeed("train", recipe_file, "--data", image_folder, "--out", ".", "--track", "tensorboard",
-            *set_options((*SHORT, "training.epochs=1")))  # fmt: skip
+            *set_options(SHORT))  # fmt: skip
     assert {"config.json", "report"} <= {path.name for path in Path().iterdir()}
     assert (tmp_path / "run.curves").is_dir()
     assert state_file(Path()) == state_file(out)

@@ -138,7 +138,7 @@ def test_the_digest_of_all_orientations_is_that_of_no_other_image(
 
 
 def test_the_search_for_similar_images_is_that_of_all_pairs_and_orientations() -> None:
-    pictures = [picture(seed) for seed in range(40)]
+    pictures = [picture(seed) for seed in range(16)]
     mixed = [
         turned(torch.lerp(one.float(), other.float(), share).to(torch.uint8), index % 4)
         for index, (one, other) in enumerate(pairwise(pictures))
@@ -155,7 +155,7 @@ def test_the_search_for_similar_images_is_that_of_all_pairs_and_orientations() -
         for second in range(len(pictures), len(fields))
     }
     found = {(first, second) for first, second in names(check.similar)}
-    assert 30 < len(found) == len(check.similar) < len(mixed)
+    assert 10 < len(found) == len(check.similar) < len(mixed)
     for pair, correlation in correlations.items():
         if abs(correlation - 0.995) > 0.001:  # the thumbnails are rounded
             assert (pair in found) == (correlation > 0.995)

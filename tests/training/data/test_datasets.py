@@ -68,6 +68,7 @@ def test_images_of_a_pretraining_are_those_of_its_train_parts_labelled_or_not(
 
 
 @pytest.mark.data
+@pytest.mark.slow  # decodes all pictures of the pretraining
 def test_the_embedded_backbone_knows_the_test_images_of_the_paper_split(real_data: Path) -> None:
     """The image-level split shows most test images to a pretraining on other lesions."""
     origin = read_config(DEFAULT_CHECKPOINT).backbone.provenance

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from sklearn.metrics import log_loss, roc_auc_score
 
 from eulerlora import EulerLoRA
@@ -43,6 +44,7 @@ from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import predict_all
 from training.evaluation.ood_sets import ood_sources, read_ood_sets
 from training.evaluation.report_schema import read_report
+from training.reporting.charts import write_figure
 from training.reporting.report import markdown, write_report
 
 SETS = {
@@ -197,8 +199,15 @@ def test_the_table_of_all_results_has_a_row_for_each_figure(written: Path) -> No
 
 
 def test_figures_and_pictures_are_added_to_the_charts(
-    tmp_path: Path, evaluation: Evaluation
+    tmp_path: Path, evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def drawn_as_svg(figure: Figure, path: Path) -> None:
+        if path.suffix == ".svg":
+            write_figure(figure, path)
+        else:
+            path.touch()
+
+    monkeypatch.setattr("training.reporting.report.write_figure", drawn_as_svg)
     write_report(tmp_path, evaluation, figures=("svg", "pdf"), pictures=True)
     names = {path.name for path in tmp_path.iterdir()}
     charts = {name.removesuffix(".png") for name in names if name.endswith(".png")}
