@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 INSTANCES = 'instance=~"$instance"'
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3
 
@@ -62,7 +62,7 @@ def share(part: str, whole: str) -> str:
     return " / ".join(rate(name, "model, mode", "1h") for name in (part, whole))
 
 
-ROWS: Mapping[str, Sequence[Panel]] = {
+PANEL_ROWS: Mapping[str, Sequence[Panel]] = {
     "Service": (
         Panel(
             "Ready", {"{{instance}}": f"eulerlora_ready{{{INSTANCES}}}"}, kind="stat",
@@ -172,7 +172,7 @@ def dashboard() -> dict[str, Any]:
     """The dashboard in the JSON model of Grafana (schema version 39, Grafana 11)."""
     panels: list[dict[str, Any]] = []
     top = 0
-    for title, row in ROWS.items():
+    for title, row in PANEL_ROWS.items():
         header = {"h": 1, "w": _WIDTH * _COLUMNS, "x": 0, "y": top}
         panels.append({"type": "row", "title": title, "gridPos": header, "panels": []})
         for index, panel in enumerate(row):
@@ -195,7 +195,7 @@ def dashboard() -> dict[str, Any]:
         "templating": {"list": [
             {"name": "datasource", "type": "datasource", "query": "prometheus"},
             {
-                "name": "instance", "type": "query", "datasource": SOURCE, "multi": True,
+                "name": "instance", "type": "query", "datasource": DATASOURCE, "multi": True,
                 "query": "label_values(eulerlora_ready, instance)", "refresh": 2,
                 "includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"},
             },
@@ -208,7 +208,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     model: dict[str, Any] = {
         "type": panel.kind,
         "title": panel.title,
-        "datasource": SOURCE,
+        "datasource": DATASOURCE,
         "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
         "targets": [
             {"refId": chr(ord("A") + number), "expr": query, "legendFormat": legend}

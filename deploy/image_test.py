@@ -43,10 +43,10 @@ BASE = "localhost/python-base"
 BASE_RELEASE = "bookworm"
 BASE_PACKAGES = "ca-certificates,python3,python3-venv,python3-pip,python-is-python3"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-PROGRAMS = ("buildah", "unshare", "nsenter", "setpriv", "ip", "mount", "umount", "pivot_root")
+TOOLS = ("buildah", "unshare", "nsenter", "setpriv", "ip", "mount", "umount", "pivot_root")
 ENTER_TIMEOUT_S = 60
 
-PREDICTION = {
+PREDICTION_KEYS = {
     "request_id", "model", "revision", "mode", "samples", "trajectories", "seed", "label",
     "probabilities", "entropy", "expected_entropy", "mutual_information", "msp", "ood",
     "ood_threshold", "ood_scores", "unfamiliar", "warnings",
@@ -102,14 +102,14 @@ namespace and executes a command as process 1 of the container. The root is read
 /tmp; the only network is loopback."""
 
 
-class ImageError(Exception):
+class ImageTestError(Exception):
     """A check failed, or an engine is missing or failed. The message is one line for the user."""
 
 
 def expect(condition: bool, expected: str, actual: object) -> None:
-    """Raises ImageError unless `condition` is true."""
+    """Raises ImageTestError unless `condition` is true."""
     if not condition:
-        raise ImageError(f"expected {expected}; got {actual!r}")
+        raise ImageTestError(f"expected {expected}; got {actual!r}")
 
 
 def main(part: str = "") -> None:
@@ -128,16 +128,16 @@ def main(part: str = "") -> None:
             check_training_is_absent(container)
             check_stop(container, config.stop_signal)
         print("all checks of the image passed")
-    except ImageError as error:
+    except ImageTestError as error:
         sys.exit(f"image-test: {error}")
 
 
 def find_engine() -> "Docker | Buildah":
-    """Docker if it is available, otherwise buildah. Raises ImageError for neither."""
+    """Docker if it is available, otherwise buildah. Raises ImageTestError for neither."""
     if shutil.which("docker") and not run(["docker", "info"]).returncode:
         return Docker()
     if missing := missing_for_buildah():
-        raise ImageError(
+        raise ImageTestError(
             "expected a Docker engine that answers `docker info`, or root with buildah and "
             f"util-linux; got no Docker engine and {missing}"
         )
@@ -145,7 +145,7 @@ def find_engine() -> "Docker | Buildah":
 
 
 def check_config(config: "ImageConfig") -> None:
-    """Raises ImageError unless the image runs as an ordinary user and has a health check."""
+    """Raises ImageTestError unless the image runs as an ordinary user and has a health check."""
     user = config.user.split(":")[0]
     expect(user.isdecimal(), "a numeric user", config.user)
     expect(user != str(ROOT_USER), "a user other than root", config.user)
@@ -154,20 +154,20 @@ def check_config(config: "ImageConfig") -> None:
 
 
 def check_running(container: "DockerContainer | NamespaceContainer", config: "ImageConfig") -> None:
-    """Raises ImageError unless the server becomes healthy, answers, and has the right files."""
+    """Raises ImageTestError unless the server becomes healthy, answers, and has the right files."""
     early = container.run(config.health_check, UNKNOWN_USER)
     expect(early.returncode == 1, "an unhealthy server while the model loads", early)
     for part, user in (("requests", UNKNOWN_USER), ("contents", ROOT_USER)):
         result = container.run(("python", "-I", "-", part), user, Path(__file__).read_text())
         print(result.stdout, end="", flush=True)
         if result.returncode:
-            raise ImageError(f"{part}: {result.stderr.strip() or 'see the lines above'}")
+            raise ImageTestError(f"{part}: {result.stderr.strip() or 'see the lines above'}")
     ready = container.run(config.health_check, UNKNOWN_USER)
     expect(ready.returncode == 0, "a healthy server", ready)
 
 
 def check_training_is_absent(container: "DockerContainer | NamespaceContainer") -> None:
-    """Raises ImageError unless `eulerlora train` names the extra to install, in one line."""
+    """Raises ImageTestError unless `eulerlora train` names the extra to install, in one line."""
     result = container.run(("eulerlora", "train", "imagefolder"), UNKNOWN_USER)
     expect(result.returncode == 1, "exit status 1 of eulerlora train", result)
     expect("eulerlora[train]" in result.stderr, "the name of the extra", result)
@@ -175,7 +175,7 @@ def check_training_is_absent(container: "DockerContainer | NamespaceContainer") 
 
 
 def check_stop(container: "DockerContainer | NamespaceContainer", name: str) -> None:
-    """Raises ImageError unless the signal ends the server in time, with exit status 0."""
+    """Raises ImageTestError unless the signal ends the server in time, with exit status 0."""
     started = time.monotonic()
     status = container.stop(name, STOP_S)
     expect(status == 0, f"exit status 0 after {name}", status)
@@ -249,7 +249,7 @@ class DockerContainer:
         try:
             ended = subprocess.run(wait, capture_output=True, check=True, timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise ImageError(
+            raise ImageTestError(
                 f"expected the server to end within {timeout_s:.0f} s of {name}"
             ) from error
         return int(ended.stdout)
@@ -257,7 +257,7 @@ class DockerContainer:
 
 def missing_for_buildah() -> str:
     """What this machine lacks for the engine; an empty string if it lacks nothing."""
-    missing = next((program for program in PROGRAMS if not shutil.which(program)), None)
+    missing = next((program for program in TOOLS if not shutil.which(program)), None)
     if missing:
         return f"no {missing}"
     return "" if os.geteuid() == ROOT_USER else "no root"
@@ -328,7 +328,7 @@ class NamespaceContainer:
         try:
             return self.outside.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise ImageError(
+            raise ImageTestError(
                 f"expected the server to end within {timeout_s:.0f} s of {name}"
             ) from error
 
@@ -357,7 +357,7 @@ def _first_process(outside: "subprocess.Popen[bytes]") -> int:
             if command and not command.startswith((b"sh\0", b"unshare\0")):
                 return child
         time.sleep(0.05)
-    raise ImageError("the image could not become the root of a mount namespace")
+    raise ImageTestError("the image could not become the root of a mount namespace")
 
 
 def _children(process: "subprocess.Popen[bytes]") -> list[int]:
@@ -397,18 +397,18 @@ def run(command: Sequence[str], stdin: str = "") -> Output:
 
 
 def output(command: Sequence[str]) -> str:
-    """The output of a command. Raises ImageError if the command fails."""
+    """The output of a command. Raises ImageTestError if the command fails."""
     result = run(command)
     if result.returncode:
         reason = " ".join(result.stderr.split())[-400:]
-        raise ImageError(f"{' '.join(command[:4])} failed: {reason}")
+        raise ImageTestError(f"{' '.join(command[:4])} failed: {reason}")
     return result.stdout.strip()
 
 
 def show(command: Sequence[str]) -> None:
-    """Runs a command and shows its output. Raises ImageError if the command fails."""
+    """Runs a command and shows its output. Raises ImageTestError if the command fails."""
     if status := subprocess.run(command, check=False).returncode:
-        raise ImageError(f"{' '.join(command[:4])} ended with status {status}")
+        raise ImageTestError(f"{' '.join(command[:4])} ended with status {status}")
 
 
 def wait_until_ready() -> float:
@@ -420,7 +420,7 @@ def wait_until_ready() -> float:
                 return elapsed_s
         except OSError:
             time.sleep(0.2)
-    raise ImageError(f"expected /readyz to answer 200 within {START_S} s")
+    raise ImageTestError(f"expected /readyz to answer 200 within {START_S} s")
 
 
 def jpeg() -> bytes:
@@ -444,7 +444,7 @@ def predict(query: str) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         expect(False, f"200 from /predict?{query}", (error.code, error.read()[:500]))
     keys = prediction.keys() - {"sampler", "views", "precision"}  # where not the default
-    expect(keys == PREDICTION, f"the keys {sorted(PREDICTION)}", sorted(keys))
+    expect(keys == PREDICTION_KEYS, f"the keys {sorted(PREDICTION_KEYS)}", sorted(keys))
     probabilities = prediction["probabilities"]
     total = sum(probabilities.values())
     expect(abs(total - 1) < 1e-3, "probabilities that sum to 1", probabilities)
@@ -463,7 +463,7 @@ def listens_on_all_addresses() -> bool:
 
 
 def check_requests() -> None:
-    """Sends requests to the server, inside its container. Raises ImageError."""
+    """Sends requests to the server, inside its container. Raises ImageTestError."""
     expect(os.getuid() == UNKNOWN_USER, f"user id {UNKNOWN_USER}", os.getuid())
     expect(bool(os.statvfs("/").f_flag & os.ST_RDONLY), "a read-only root", "a writable one")
     print(f"ready after {wait_until_ready():.1f} s, as user {UNKNOWN_USER}, with a read-only root")
@@ -546,7 +546,7 @@ def component_list(file: Path) -> Iterator[str]:
 
 
 def check_contents() -> None:
-    """Searches the file system, inside the container as root. Raises ImageError."""
+    """Searches the file system, inside the container as root. Raises ImageTestError."""
     found = [
         *findings(Path("/")),
         *root_can_write(),

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-IMAGE = re.compile(r"^\s*(?:- )?image: *\"?([^\s\"]*)", re.MULTILINE)
+IMAGE_LINE = re.compile(r"^\s*(?:- )?image: *\"?([^\s\"]*)", re.MULTILINE)
 UNSET = "REQUIRED"
 BY_DIGEST = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
 
@@ -21,7 +21,7 @@ class ManifestError(Exception):
 
 def without_digest(manifests: str) -> list[str]:
     """The images in manifests, as kubectl prints them, that are not named by digest."""
-    return [image for image in IMAGE.findall(manifests) if not BY_DIGEST.fullmatch(image)]
+    return [image for image in IMAGE_LINE.findall(manifests) if not BY_DIGEST.fullmatch(image)]
 
 
 def rendered(overlay: str) -> str:

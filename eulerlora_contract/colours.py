@@ -111,7 +111,7 @@ class RgbSpace:
 
 
 @dataclass(frozen=True)
-class Conversion:
+class ColourConversion:
     """How the colours of an image become sRGB.
 
     Attributes:
@@ -125,7 +125,7 @@ class Conversion:
     warnings: tuple[PredictionWarning, ...]
 
 
-def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
+def conversion_to_srgb(colours: Colours, mode: str) -> ColourConversion:
     """Chooses the first usable colour data of an image of a mode of 8 bits.
 
     The intent is perceptual, with black point compensation for CMYK.
@@ -155,8 +155,8 @@ def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
             message = f"converted from the embedded {_SOURCES[source]} to sRGB"
             code = WarningCode.CONVERTED_TO_SRGB
             warnings.append(PredictionWarning(code=code, message=message))
-        return Conversion(transform, space, tuple(warnings))
-    return Conversion(None, None, tuple(warnings))
+        return ColourConversion(transform, space, tuple(warnings))
+    return ColourConversion(None, None, tuple(warnings))
 
 
 def converted(image: Image.Image, transform: ImageCms.ImageCmsTransform | None) -> Image.Image:

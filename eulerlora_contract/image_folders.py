@@ -9,9 +9,9 @@ from pathlib import Path, PurePath
 from typing import NoReturn
 
 from eulerlora_contract.errors import ImageFilesError
-from eulerlora_contract.image_formats import SNIFFED_BYTES, kind_of, sniff
+from eulerlora_contract.image_formats import SNIFFED_BYTES, known_kind, sniff
 
-EXTENSIONS = (
+IMAGE_EXTENSIONS = (
     ".avif", ".bmp", ".dcm", ".dicom", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jpeg",
     ".jpg", ".png", ".svg", ".tif", ".tiff", ".webp",
 )  # fmt: skip
@@ -88,7 +88,7 @@ def list_files(paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str
 
 
 def select_files(
-    paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = EXTENSIONS
+    paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = IMAGE_EXTENSIONS
 ) -> FileSelection:
     """As `list_files`, but at least one file.
 
@@ -137,7 +137,7 @@ CONVERTED = {".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}
 def content_kind(name: str, start: bytes) -> str:
     """The kind of a file by its first SNIFFED_BYTES bytes and the extension of its name."""
     extension = PurePath(name).suffix.lower() or "without an extension"
-    known = kind_of(start)
+    known = known_kind(start)
     kind: str | None = sniff(start)
     if known is not None:
         kind = known.name.removeprefix("an ").removeprefix("a ")

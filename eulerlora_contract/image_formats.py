@@ -37,7 +37,7 @@ class FileKind:
 
 _IPHONE = "on an iPhone choose Settings > Camera > Formats > Most Compatible, or export it as JPEG"
 _RAW = "export it as JPEG from the camera or its program"
-DICOM = FileKind(
+DICOM_KIND = FileKind(
     "a DICOM file",
     r".{128}DICM",
     "only a service whose operator allows DICOM reads it; export it as JPEG or PNG",
@@ -64,7 +64,7 @@ KINDS = (
     FileKind("an icon", r"\0\0[\x01\x02]\0"),
     FileKind("an OpenEXR image", r"v/1\x01"),
     FileKind("a Netpbm image", r"P[1-7]\s"),
-    DICOM,
+    DICOM_KIND,
     FileKind("a ZIP archive", r"PK\x03\x04", "extract the images"),
     FileKind("a web page", r"\s*<(?:!DOCTYPE [Hh]|!doctype h|html)", "save the image itself"),
     FileKind("a Git LFS pointer", r"version https:\/\/git-lfs", "fetch it with git lfs pull"),
@@ -74,7 +74,7 @@ KINDS = (
 SNIFFED_BYTES = 512
 
 
-class ImageLimits(Settings):
+class SizeLimits(Settings):
     """Limits on the dimensions of an image, checked from its header."""
 
     min_side: PositiveInt = 32
@@ -200,7 +200,7 @@ class CodedImage:
     ignored: tuple[str, ...] = ()
 
 
-def kind_of(data: bytes) -> FileKind | None:
+def known_kind(data: bytes) -> FileKind | None:
     """The known kind of a file that is not read, by its first bytes."""
     start = data[:SNIFFED_BYTES].decode("latin-1")
     return next((kind for kind in KINDS if re.match(kind.pattern, start, re.DOTALL)), None)
@@ -208,7 +208,7 @@ def kind_of(data: bytes) -> FileKind | None:
 
 def not_read(data: bytes) -> str:
     """What was expected, and what a file of another kind is, by its first bytes."""
-    kind, content = kind_of(data), "the content is no known kind of image"
+    kind, content = known_kind(data), "the content is no known kind of image"
     if kind is not None:
         content = f"this is {kind.name}: {kind.advice}"
     return f"expected a JPEG, PNG or WebP image; {content}"
@@ -225,7 +225,7 @@ def sniff(data: bytes) -> Format | None:
     return None
 
 
-def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
+def read_header(data: bytes, limits: SizeLimits) -> ImageHeader:
     """Reads the header of an image file, in less than a millisecond for any file.
 
     Raises:
@@ -250,7 +250,7 @@ def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
     return header
 
 
-def read_image_file(data: bytes, limits: ImageLimits) -> CodedImage:
+def read_image_file(data: bytes, limits: SizeLimits) -> CodedImage:
     """Takes an image file apart; no pixel is decoded.
 
     Reads the whole file; 20 MB take some 20 ms.
@@ -268,7 +268,7 @@ def read_image_file(data: bytes, limits: ImageLimits) -> CodedImage:
     return file
 
 
-def check_size(header: ImageHeader, limits: ImageLimits) -> None:
+def check_size(header: ImageHeader, limits: SizeLimits) -> None:
     """Checks that the size is within the limits for a file of this format.
 
     Raises:

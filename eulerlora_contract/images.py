@@ -12,7 +12,7 @@ from eulerlora_contract.image_formats import (
     INDEXED,
     PNG_COLOUR_TYPE_AT,
     CodedImage,
-    ImageLimits,
+    SizeLimits,
     broken,
     read_image_file,
 )
@@ -65,7 +65,7 @@ def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image
     Raises:
         ImageError: For another format, and for a picture that cannot be decoded.
     """
-    file = read_image_file(content, ImageLimits(min_side=1))
+    file = read_image_file(content, SizeLimits(min_side=1))
     try:
         with opened(file) as image:
             if reduced_side_px is not None:

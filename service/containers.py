@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.image_formats import ImageHeader, ImageLimits
+from eulerlora_contract.image_formats import ImageHeader, SizeLimits
 
 _ENTRY_POINTS = "eulerlora.image_containers"
 
@@ -35,14 +35,14 @@ class ImageContainer(Protocol):
     def is_it(self, data: bytes) -> bool:
         """True if the file is of this format, by its first bytes."""
 
-    def read_header(self, data: bytes, limits: ImageLimits) -> ImageHeader:
+    def read_header(self, data: bytes, limits: SizeLimits) -> ImageHeader:
         """The header, read in the process of the service.
 
         Raises:
             UnsupportedImageError: For a file of the format that is not read.
         """
 
-    def image_file(self, data: bytes, limits: ImageLimits) -> bytes:
+    def image_file(self, data: bytes, limits: SizeLimits) -> bytes:
         """The image as a JPEG or PNG file; called in a decoder only.
 
         Raises:

@@ -21,13 +21,13 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.image_formats import ImageLimits
+from eulerlora_contract.image_formats import SizeLimits
 from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES
 from eulerlora_contract.settings import PositiveInt, Settings, first_error
 from service.containers import ImageContainer, check_library, container_names, image_containers
 from service.options import extension_variables
 
-PREFIX = "EULERLORA_SERVE_"
+VARIABLE_PREFIX = "EULERLORA_SERVE_"
 NESTED = "__"
 STOP_MARGIN_S = 5.0
 """Time within `grace_s` for the last forward pass, and for the process to end."""
@@ -77,7 +77,7 @@ _OverloadStatus = Annotated[
 ]
 
 
-class ImageSettings(ImageLimits):
+class ImageSettings(SizeLimits):
     """Limits on the images of a request, checked from their headers."""
 
     max_request_pixels: PositiveInt = 512_000_000
@@ -188,7 +188,7 @@ class ServiceSettings(BaseSettings):
     """All settings of the service."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
+        env_prefix=VARIABLE_PREFIX,
         env_nested_delimiter=NESTED,
         frozen=True,
         extra="forbid",
@@ -241,13 +241,13 @@ def settings_of_environment() -> ServiceSettings:
     """
     known = {*variables(ServiceSettings), *_container_variables(), *extension_variables()}
     for name, value in os.environ.items():
-        is_unknown = name.upper().startswith(PREFIX) and name.upper() not in known
+        is_unknown = name.upper().startswith(VARIABLE_PREFIX) and name.upper() not in known
         if is_unknown and not _SERVICE_LINK.fullmatch(f"{name}={value}"):
             raise SettingsError(f"{name}: unknown setting; docs/reference/settings.md lists all")
     try:
         return ServiceSettings()
     except ValidationError as error:
-        raise SettingsError(f"{PREFIX}*: {first_error(error)}") from error
+        raise SettingsError(f"{VARIABLE_PREFIX}*: {first_error(error)}") from error
 
 
 def check_consistency(settings: ServiceSettings) -> None:
@@ -292,7 +292,7 @@ def _open_files() -> int:
     return sys.maxsize if files == resource.RLIM_INFINITY else files
 
 
-def variables(kind: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
+def variables(kind: type[BaseModel], prefix: str = VARIABLE_PREFIX) -> Iterator[str]:
     """The environment variables of all settings in a class, including its groups."""
     for name, field in kind.model_fields.items():
         variable = prefix + name.upper()
@@ -304,4 +304,4 @@ def variables(kind: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
 
 def _container_variables() -> list[str]:
     """The variables that switch on the installed image containers."""
-    return [f"{PREFIX}IMAGES{NESTED}{name.upper()}" for name in container_names()]
+    return [f"{VARIABLE_PREFIX}IMAGES{NESTED}{name.upper()}" for name in container_names()]

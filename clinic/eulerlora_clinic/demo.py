@@ -72,10 +72,10 @@ def _running_service(log: Path) -> Iterator[str]:
     Raises:
         ClickException: If it ends before it is ready.
     """
-    from service.settings import PREFIX  # noqa: PLC0415 - slow to import
+    from service.settings import VARIABLE_PREFIX  # noqa: PLC0415 - slow to import
 
     arguments = ("serve", "--port", "0", "--log-format", "text")
-    names = [name for name in os.environ if name.startswith(PREFIX) or name in _MACHINE]
+    names = [name for name in os.environ if name.startswith(VARIABLE_PREFIX) or name in _MACHINE]
     settings = {name: os.environ[name] for name in names}
     start = partial(start_python, "eulerlora_contract", *arguments, environment=settings)
     with log.open("wb") as stderr, start(stderr=stderr) as process:

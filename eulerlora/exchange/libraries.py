@@ -79,7 +79,7 @@ class _Reader:
                 )
 
 
-def converted(
+def _converted(
     tensors: Mapping[str, Tensor], layout: Layout, settings: BackboneSettings
 ) -> dict[str, Tensor]:
     """The parameters of a backbone of this shape.
@@ -429,7 +429,7 @@ def backbone_of(model: Described) -> VisionTransformer:
     Raises:
         SettingsError: For one of another shape.
     """
-    state = converted(model.tensors, model.layout, model.settings)
+    state = _converted(model.tensors, model.layout, model.settings)
     with torch.device("meta"):  # only the shapes matter
         expected = VisionTransformer(model.settings).state_dict()
     for name, tensor in state.items():

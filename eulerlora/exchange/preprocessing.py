@@ -17,7 +17,7 @@ from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import validated
 
-Json = Mapping[str, Any]
+_Fields = Mapping[str, Any]
 
 _KNOWN = (
     "a Preprocessing, timm's resolve_model_data_config(model), an image processor of transformers, "
@@ -90,7 +90,7 @@ def read_preprocessing(path: Path) -> Preprocessing:
         raise SettingsError(f"{path}: {error}") from error
 
 
-def _of_mapping(given: Json, image_size: int, kind: str) -> Preprocessing:
+def _of_mapping(given: _Fields, image_size: int, kind: str) -> Preprocessing:
     if "image_processor" in given:
         return _of_image_processor(given["image_processor"], image_size, kind)
     if "preprocess_cfg" in given:
@@ -108,7 +108,7 @@ def _of_mapping(given: Json, image_size: int, kind: str) -> Preprocessing:
     raise SettingsError(f"preprocessing: expected {_KNOWN}, got the keys {sorted(given)}")
 
 
-def _of_image_processor(config: Json, image_size: int, kind: str) -> Preprocessing:
+def _of_image_processor(config: _Fields, image_size: int, kind: str) -> Preprocessing:
     """The preprocessing of an image processor of transformers, by its saved values.
 
     `kind` and `image_size` are those of the model, for what the values do not state.
@@ -151,10 +151,10 @@ def _of_image_processor(config: Json, image_size: int, kind: str) -> Preprocessi
     return validated(Preprocessing, values)
 
 
-def _of_timm(config: Json, image_size: int) -> Preprocessing:
+def _of_timm(config: _Fields, image_size: int) -> Preprocessing:
     """The preprocessing of a `pretrained_cfg` or a data configuration of timm."""
     stated = {key: value for key, value in config.items() if value is not None}
-    given: Json = {**_TIMM_DEFAULTS, **stated}
+    given: _Fields = {**_TIMM_DEFAULTS, **stated}
     size = _side(tuple(given.get("input_size") or (3, image_size, image_size))[1:])
     if not isinstance(size, int):
         raise SettingsError(f"input_size: expected 3 channels of a square, got {size}")
@@ -166,10 +166,10 @@ def _of_timm(config: Json, image_size: int) -> Preprocessing:
     return _in_words(given, size, None if mode == "squash" else resized)
 
 
-def _of_open_clip(config: Json, image_size: int) -> Preprocessing:
+def _of_open_clip(config: _Fields, image_size: int) -> Preprocessing:
     """The preprocessing of open_clip's `preprocess_cfg`."""
     stated = {key: value for key, value in config.items() if value is not None}
-    given: Json = {**_OPEN_CLIP_DEFAULTS, **stated}
+    given: _Fields = {**_OPEN_CLIP_DEFAULTS, **stated}
     size = _side(given.get("size") or image_size)
     mode = given.get("resize_mode", "shortest")
     if mode not in ("shortest", "squash"):
@@ -234,7 +234,7 @@ def _check_antialias(resize: Any) -> None:
         raise SettingsError("preprocessing: expected antialias=True, got False")
 
 
-def _in_words(given: Json, size: object, shorter_side: object) -> Preprocessing:
+def _in_words(given: _Fields, size: object, shorter_side: object) -> Preprocessing:
     """A preprocessing by the name of its filter; a shorter side of None squashes."""
     values: dict[str, Any] = {"size": size}
     values["interpolation"] = _interpolation(given.get("interpolation", "bicubic"))

@@ -23,8 +23,8 @@ from eulerlora.images.jpeg_scans import without_stray_bytes
 from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.colours import (
     BT_709,
+    ColourConversion,
     Colours,
-    Conversion,
     RgbSpace,
     colours_of,
     conversion_to_srgb,
@@ -44,7 +44,7 @@ from eulerlora_contract.image_formats import (
     UPRIGHT,
     CodedImage,
     ImageHeader,
-    ImageLimits,
+    SizeLimits,
     broken,
     check_pixels,
     exif_orientation,
@@ -113,7 +113,7 @@ class RgbImage:
     full_size: tuple[int, int] | None = None
 
 
-def local_limits() -> ImageLimits:
+def local_limits() -> SizeLimits:
     """Limits of library and training: those of the service, but for small images.
 
     `--max-pixels`, or the variable EULERLORA_MAX_PIXELS, replaces the limits on large ones.
@@ -121,7 +121,7 @@ def local_limits() -> ImageLimits:
     Raises:
         SettingsError: For another value than a number of pixels.
     """
-    usual, given = ImageLimits(min_side=1), os.environ.get(MAX_PIXELS_VARIABLE)
+    usual, given = SizeLimits(min_side=1), os.environ.get(MAX_PIXELS_VARIABLE)
     if given is None:
         return usual
     if not (given.isdecimal() and 0 < int(given) <= _GREATEST_MAX_PIXELS):
@@ -129,7 +129,7 @@ def local_limits() -> ImageLimits:
             f"{MAX_PIXELS_VARIABLE}: expected 1 to {_GREATEST_MAX_PIXELS:,} pixels, got {given!r}"
         )
     pixels = int(given)
-    return ImageLimits(
+    return SizeLimits(
         min_side=1,
         max_side=max(pixels, usual.max_side),
         max_pixels=pixels,
@@ -137,12 +137,12 @@ def local_limits() -> ImageLimits:
     )
 
 
-def max_file_bytes(limits: ImageLimits) -> int:
+def max_file_bytes(limits: SizeLimits) -> int:
     """Size of the largest file that can have an image within the limits."""
     return _BYTES_PER_PIXEL * limits.max_pixels + _METADATA_BYTES
 
 
-def check_file_size(size: int, limits: ImageLimits) -> None:
+def check_file_size(size: int, limits: SizeLimits) -> None:
     """Checks the size of a file in bytes.
 
     Raises:
@@ -155,7 +155,7 @@ def check_file_size(size: int, limits: ImageLimits) -> None:
 
 
 def decode(
-    data: bytes, input_side: int | None = None, limits: ImageLimits | None = None
+    data: bytes, input_side: int | None = None, limits: SizeLimits | None = None
 ) -> RgbImage:
     """Decodes a JPEG, PNG or WebP file to upright sRGB.
 
@@ -447,7 +447,7 @@ def _rounded(samples: _Samples) -> _Levels:
     return ((samples.astype(np.uint32) + 128) // _LEVELS_16_BIT_PER_8_BIT).astype(np.uint8)
 
 
-def _srgb_levels(colour: _Samples, conversion: Conversion) -> _Levels:
+def _srgb_levels(colour: _Samples, conversion: ColourConversion) -> _Levels:
     """Levels of 8 bits in sRGB, (rows, width, 3), or (rows, width, 1) for gray.
 
     The space of PNG chunks is converted in floating point. Through an ICC profile LittleCMS

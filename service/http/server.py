@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from eulerlora_contract.errors import SettingsError
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import Protocol
-from service.settings import PREFIX
+from service.settings import VARIABLE_PREFIX
 
 BACKLOG = 2048  # connections that wait to be accepted
 _ACCEPTED_AT_ONCE = 64  # before the limits on connections are checked; less than the spare files
@@ -77,7 +77,7 @@ def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
     if open_to_all:
         return (
             f"no keys: everyone who can reach {host or 'this machine'} can send requests, to "
-            f"localhost unless {PREFIX}ALLOWED_HOSTS names other hosts"
+            f"localhost unless {VARIABLE_PREFIX}ALLOWED_HOSTS names other hosts"
         )
     raise SettingsError(
         f"--host {host} requires --keys FILE, or --open to serve everyone without keys"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.grafana import ROWS, dashboard
+from deploy.grafana import PANEL_ROWS, dashboard
 from service.telemetry.metrics import Metrics
 from tests.service.observed import GAUGES
 
@@ -20,7 +20,7 @@ TARGET_LABELS = {"instance", "le"}
 
 
 def queries() -> Iterator[str]:
-    for row in ROWS.values():
+    for row in PANEL_ROWS.values():
         for panel in row:
             yield from panel.lines.values()
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from eulerlora.images.files import EXTENSIONS as MODEL_EXTENSIONS
+from eulerlora.images.files import EXTENSIONS
 from eulerlora_contract.errors import ImageFilesError
-from eulerlora_contract.image_folders import EXTENSIONS, select_files
+from eulerlora_contract.image_folders import IMAGE_EXTENSIONS, select_files
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
@@ -20,7 +20,7 @@ def touch(folder: Path, *names: str) -> list[Path]:
 
 
 def test_the_extensions_that_the_model_reads_are_selected() -> None:
-    assert {*MODEL_EXTENSIONS, ".dcm"} < set(EXTENSIONS)
+    assert {*EXTENSIONS, ".dcm"} < set(IMAGE_EXTENSIONS)
 
 
 def test_paths_keep_their_order_and_folders_are_sorted(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_other_files_are_counted_by_kind_and_hidden_ones_by_their_folder(tmp_pat
     Image.new("RGB", (2, 2)).save(tmp_path / "old.jpg.bak", "JPEG")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("nowhere")
-    selection = select_files([tmp_path], MODEL_EXTENSIONS)
+    selection = select_files([tmp_path], EXTENSIONS)
     assert list(selection.files) == [kept[0], kept[1], kept[3]]
     assert selection.hidden == {".thumbnails": 1, "@eaDir": 2, "__MACOSX": 1, "._*": 1}
     others, hidden = selection.notes

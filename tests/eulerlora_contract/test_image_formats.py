@@ -10,14 +10,14 @@ from PIL import Image
 from eulerlora_contract import image_formats
 from eulerlora_contract.errors import ImageError, UnsupportedImageError
 from eulerlora_contract.image_formats import (
-    ImageLimits,
+    SizeLimits,
     exif_orientation,
     read_header,
     read_image_file,
 )
 from tests.service.conftest import encoded, png_chunk, png_header
 
-LIMITS = ImageLimits()
+LIMITS = SizeLimits()
 MAX_SCANS = 32
 MANY = 200_000
 
@@ -157,7 +157,7 @@ def test_a_file_far_too_short_for_its_pixels_is_refused(file_format) -> None:
 
 
 def test_a_jpeg_may_have_more_pixels_than_other_formats() -> None:
-    limits = ImageLimits(max_pixels=10_000, max_jpeg_pixels=40_000)
+    limits = SizeLimits(max_pixels=10_000, max_jpeg_pixels=40_000)
     image = Image.effect_noise((200, 200), 50).convert("RGB")
     assert read_header(encoded(image, "JPEG"), limits).pixels == 40_000
     with pytest.raises(ImageError, match="10,000"):

@@ -20,7 +20,7 @@ from training.evaluation.metrics import log_mean_probability, weighted_mean
 from training.evaluation.mode_report import EvaluatedSet
 from training.evaluation.report_schema import ProbeComparison
 
-BATCH = 256
+_BATCH = 256
 _INVERSE_PENALTY = 0.01
 """Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
 _ABSENT_CLASS_BIAS = -20.0
@@ -144,11 +144,11 @@ def _features(
     images: Sequence[LabelledImage],
     preprocessing: Preprocessing,
 ) -> Floats:
-    """(n, width); at most BATCH images are in memory."""
+    """(n, width); at most _BATCH images are in memory."""
     device = backbone.class_token.device
     batches = [
         backbone(normalise(pixels.to(device), preprocessing)).double().cpu()
-        for pixels in pixel_batches(images, preprocessing.of_whole_images, BATCH)
+        for pixels in pixel_batches(images, preprocessing.of_whole_images, _BATCH)
     ]
     features: Floats = torch.cat(batches).numpy()
     return features

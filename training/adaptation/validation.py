@@ -14,7 +14,7 @@ from training.data.images import LabelledImage, pixel_batches
 from training.evaluation.intervals import unit_weights
 from training.evaluation.metrics import classification_metrics
 
-BATCH = 64
+_BATCH = 64
 _EPOCH_METRICS = ("nll", "accuracy", "ece", "brier")
 
 
@@ -114,7 +114,7 @@ class EpochValidation:
         samples, views = (self.samples, self.views) if mode == "stoch" else (1, 1)
         seeds = itertools.count()
         outputs: list[Tensor] = []
-        for pixels in pixel_batches(self.images, self.network.preprocessing, BATCH):
+        for pixels in pixel_batches(self.images, self.network.preprocessing, _BATCH):
             draws = [
                 Draw(mode=mode, samples=samples, seed=next(seeds), views=views) for _ in pixels
             ]

@@ -47,13 +47,13 @@ from eulerlora_contract.printable import printable
 from eulerlora_contract.progress import track
 from training.data.copies import oriented_digest
 from training.data.dataset import LABELS
-from training.data.images import Encoded, ImageSource, rgb_image
+from training.data.images import Encoded, ImageSource, decode_source
 
 _FORMAT = 6
 _PIXELS, INDEX = "pixels.bin", "index.json"
 _MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 
-Reason = str
+_Reason = str
 """Why a file cannot be read or decoded."""
 
 
@@ -83,7 +83,7 @@ class DecodedImages:
     """
 
     sources: Mapping[str, ImageSource]
-    bad: Mapping[str, Reason]
+    bad: Mapping[str, _Reason]
     digests: Mapping[str, int] = field(default_factory=dict)
     left_out: _LeftOut = field(default_factory=_LeftOut)
 
@@ -193,11 +193,11 @@ def _build(path: Path, state: Path) -> DecodedImages:
 
 
 def _write(
-    folder: Path, decoded: Iterable[tuple[str, Tensor | Reason]], path: Path, left_out: _LeftOut
+    folder: Path, decoded: Iterable[tuple[str, Tensor | _Reason]], path: Path, left_out: _LeftOut
 ) -> None:
     images: dict[str, tuple[int, int, int]] = {}
     digests: dict[str, int] = {}
-    bad: dict[str, Reason] = {}
+    bad: dict[str, _Reason] = {}
     offset = 0
     with (folder / _PIXELS).open("wb") as file:
         for name, pixels in decoded:
@@ -226,7 +226,7 @@ def _checked(path: Path) -> DecodedImages:
     """The images in encoded form; decodes each once to find the bad ones."""
     left_out = _LeftOut()
     sources = dict(sorted(_encoded_images(path, left_out)))
-    bad: dict[str, Reason] = {}
+    bad: dict[str, _Reason] = {}
     digests: dict[str, int] = {}
     for name, pixels in _decode_all(path, sources.items()):
         if isinstance(pixels, str):
@@ -245,7 +245,7 @@ def _listed(folder: Path) -> FileSelection:
     return list_files([folder], EXTENSIONS)
 
 
-def _encoded_images(path: Path, left_out: _LeftOut) -> Iterator[tuple[str, Encoded | Reason]]:
+def _encoded_images(path: Path, left_out: _LeftOut) -> Iterator[tuple[str, Encoded | _Reason]]:
     """Yields names and files of a folder, or names and bytes of a tar archive in its order.
 
     An archive is read as a stream. A link to nothing, a pipe or a device has the reason why it
@@ -290,7 +290,7 @@ def _ends_as_marked(archive: tarfile.TarFile) -> bool:
     return archive.fileobj.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | Reason:
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | _Reason:
     """The opened file of a member, or why there is none."""
     try:
         return archive.extractfile(member) or "expected a file, got a pipe or device"
@@ -298,7 +298,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | R
         return "expected a file, got a broken link"
 
 
-def _image(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Encoded | Reason:
+def _image(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Encoded | _Reason:
     content, limits = _content(archive, member), local_limits()
     if isinstance(content, str):
         return content
@@ -322,15 +322,15 @@ def _member_kind(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 
 def _decode_all(
-    path: Path, encoded: Iterable[tuple[str, Encoded | Reason]]
-) -> Iterator[tuple[str, Tensor | Reason]]:
+    path: Path, encoded: Iterable[tuple[str, Encoded | _Reason]]
+) -> Iterator[tuple[str, Tensor | _Reason]]:
     """Yields the name and the decoded form of every image, in their order, or why it has none.
 
     Worker threads decode ahead; long work shows its progress, with the name of `path`.
     """
 
-    def decoded() -> Iterator[tuple[str, Tensor | Reason]]:
-        pending: deque[Future[tuple[str, Tensor | Reason]]] = deque()
+    def decoded() -> Iterator[tuple[str, Tensor | _Reason]]:
+        pending: deque[Future[tuple[str, Tensor | _Reason]]] = deque()
         with ThreadPoolExecutor(available_cpus()) as pool:
             for name, source in encoded:
                 pending.append(pool.submit(_decode, name, source))
@@ -342,12 +342,12 @@ def _decode_all(
     yield from track(decoded(), f"decoding {path.name}", "images")
 
 
-def _decode(name: str, source: Encoded | Reason) -> tuple[str, Tensor | Reason]:
+def _decode(name: str, source: Encoded | _Reason) -> tuple[str, Tensor | _Reason]:
     """Prints a warning for every part of the file that is ignored."""
     if isinstance(source, str):
         return name, source
     try:
-        image = rgb_image(name, source)
+        image = decode_source(name, source)
     except DataError as error:
         return name, str(error).removeprefix(f"{name}: ")
     for warning in image.warnings:

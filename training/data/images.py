@@ -43,7 +43,7 @@ class ReadSet(Protocol):
     def notes(self) -> Sequence[str]: ...
 
 
-def rgb_image(name: str, source: Encoded) -> RgbImage:
+def decode_source(name: str, source: Encoded) -> RgbImage:
     """Decodes an image, with warnings.
 
     Raises:
@@ -119,7 +119,7 @@ class LabelledImage:
             return self.source
         if not isinstance(self.source, Path | bytes):
             return self.source()
-        return rgb_image(self.name, self.source).pixels
+        return decode_source(self.name, self.source).pixels
 
 
 @dataclass(frozen=True)

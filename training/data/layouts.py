@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.image_folders import hidden_name
 from training.data.dataset import Column, LabelTable
-from training.data.tables import LIKELY_NAMES, Table, read_table, reader_of_pictures
+from training.data.tables import LIKELY_NAMES, Table, read_csv_table, reader_of_pictures
 
 _PARTS = {
     "part", "parts", "batch", "batches", "chunk", "fold", "folds", "folder", "shard", "split",
@@ -310,7 +310,7 @@ def unread_tables(path: Path, names: Collection[str]) -> Iterator[UnreadTable]:
         tables = []
         for file in files[:_MAX_FILES]:
             try:
-                tables.append(read_table(file))
+                tables.append(read_csv_table(file))
             except DataError:
                 continue
         name_of = reader_of_pictures(folder, here, mask_names(here))

@@ -61,7 +61,7 @@ class Table:
         return Table(self.path, header, lines, self.separator)
 
 
-def read_table(path: Path) -> Table:
+def read_csv_table(path: Path) -> Table:
     """The table in a file.
 
     Raises:
@@ -85,9 +85,9 @@ def read_tables(paths: Sequence[Path], key: str) -> Table:
     """The first table with the further columns of the others; `key` is the column of pictures.
 
     Raises:
-        DataError: As in `read_table`, and for a table without the column.
+        DataError: As in `read_csv_table`, and for a table without the column.
     """
-    first, *others = map(read_table, paths)
+    first, *others = map(read_csv_table, paths)
     for table in (first, *others) if others else ():
         if key not in table.header:
             raise DataError(

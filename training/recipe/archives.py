@@ -78,7 +78,7 @@ class ArchiveLabels(Settings):
         return pattern
 
 
-def described(
+def with_attributes(
     images: Sequence[LabelledImage], archive: Path, table: _ArchiveTable
 ) -> list[LabelledImage]:
     """The images with the attributes that a table of their archive gives them.

@@ -121,7 +121,7 @@ class AuditEntry:
 
 
 @dataclass(frozen=True)
-class AnsweredImage:
+class AuditedAnswer:
     """An answer of `/triage` in the log, and what was decided about it so far."""
 
     answer: Record
@@ -193,7 +193,7 @@ class AuditLog:
 
     async def answered(
         self, request_id: str, index: int | None, client: str | None
-    ) -> AnsweredImage:
+    ) -> AuditedAnswer:
         """The last answer of `/triage` to a client with this request id, of this image.
 
         Reads the log from its end, in a thread.
@@ -209,7 +209,7 @@ class AuditLog:
             logger.error("cannot read the audit log: %s", error)
             raise AuditUnavailable("the answer cannot be looked up") from error
 
-    def _answered(self, request_id: str, index: int | None, client: str | None) -> AnsweredImage:
+    def _answered(self, request_id: str, index: int | None, client: str | None) -> AuditedAnswer:
         item = None if index is None else item_id(request_id, index)
         part = canonical({"request_id": request_id})[1:-1]
         decisions: list[Record] = []
@@ -222,7 +222,7 @@ class AuditLog:
                 raise InvalidParameter("index: expected the position of the image in its batch")
             elif record["triage"] is not None and item == record["item_id"]:
                 of_item = (one for one in reversed(decisions) if one["answer"] == record["mac"])
-                return AnsweredImage(record, RecordedDecision.of(record, of_item))
+                return AuditedAnswer(record, RecordedDecision.of(record, of_item))
         raise UnknownRequest("expected the request id of an answer of /triage to this client")
 
     def _open_file(self, after: ChainEnd) -> AuditFile:

@@ -75,7 +75,7 @@ from training.evaluation.intervals import (
     tolerance_sample_size,
 )
 from training.evaluation.metrics import auroc, sensitivity_at_specificity
-from training.recipe.archives import ArchiveLabels, described
+from training.recipe.archives import ArchiveLabels, with_attributes
 from training.reporting.tables import cell
 
 _SIGNIFICANT_DIGITS = 4
@@ -792,7 +792,7 @@ def measure_archive(
     if labels.lesion is None and local.units.unit == "picture":
         images = [replace(image, lesion=image.cluster_name) for image in images]
     if labels.table is not None:
-        images = described(images, archive, labels.table)
+        images = with_attributes(images, archive, labels.table)
     scored = score_images(model, images, options, policy.target, labels.title, policy)
     assert model.folder is not None
     title = named_with_seen(labels.title, model.folder, local.images, of_fit)

@@ -8,7 +8,7 @@ _TITLE = "Site calibration"
 _HEADING = re.compile(r"^## ", re.MULTILINE)
 
 
-def card_section(config: CheckpointConfig) -> str | None:
+def site_section(config: CheckpointConfig) -> str | None:
     """Markdown with a heading, or None if nothing was fitted to local pictures.
 
     It shows `provenance["site"]`, written by `eulerlora site fit`.
@@ -41,4 +41,4 @@ def site_card(card: str, config: CheckpointConfig) -> str:
     """
     head, *sections = _HEADING.split(card)
     kept = [f"## {section}" for section in sections if not section.startswith(f"{_TITLE}\n")]
-    return "".join([head.rstrip("\n") + "\n\n", card_section(config) or "", *kept])
+    return "".join([head.rstrip("\n") + "\n\n", site_section(config) or "", *kept])

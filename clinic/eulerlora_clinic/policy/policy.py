@@ -152,7 +152,7 @@ def summary_reasons(summary: Summary) -> dict[Reason, _Flags]:
     }
 
 
-class RoundComparisons(Protocol):
+class _RoundComparisons(Protocol):
     """What a round of `samples=auto` says about n images (`eulerlora.sampling.adaptive`).
 
     Every comparison is (n,): 1 if it holds, 0 if not, and NaN if a later round may change that.
@@ -521,7 +521,7 @@ class Policy(Settings):
 
     def settled(
         self, classes: Sequence[str], quality: Collection[Reason] = ()
-    ) -> Callable[[RoundComparisons], Any]:
+    ) -> Callable[[_RoundComparisons], Any]:
         """Whether the dispositions of images can no longer change in a later round.
 
         Args:
@@ -534,7 +534,7 @@ class Policy(Settings):
         """
         target = [classes.index(name) for name in self.target.classes]
 
-        def settled(round_of: RoundComparisons) -> Any:
+        def settled(round_of: _RoundComparisons) -> Any:
             reasons: dict[Reason, _Flags] = {
                 **dict.fromkeys(quality, True),
                 Reason.OOD_UNKNOWN: round_of.ood is None,

@@ -318,7 +318,7 @@ def policy_description(policy: Policy) -> PolicyDescription:
     )
 
 
-UNKNOWN = "The sensitivity and specificity of this policy have not been measured."
+NOT_MEASURED = "The sensitivity and specificity of this policy have not been measured."
 EXPLANATION = (
     "Each row counts what it names: lesions, groups (such as patients, once for each class of "
     "their pictures) where the data name no lesions, or pictures where they name neither. The most "
@@ -430,7 +430,7 @@ def performance_text(policy: Policy) -> str:
     of_each = (performance(policy, evidence) for evidence in policy.evidence)
     shown = [one for one in of_each if one is not None]
     if not shown:
-        return UNKNOWN
+        return NOT_MEASURED
     more = [part for other in shown[1:] for part in (other.origin, other.summary.markdown)]
     return "\n\n".join([shown[0].markdown, *more])
 
@@ -439,7 +439,7 @@ def card_section(policy: Policy) -> str:
     """A section in Markdown for the model's card, or that the policy was not measured."""
     measured = [evidence for evidence in policy.evidence if evidence.measured]
     if not measured:
-        return UNKNOWN
+        return NOT_MEASURED
     target = policy.target
     table = MarkdownTable(
         ("", f"sensitivity, {target.critical.name}", "specificity", f"{target.name} among urgent"),

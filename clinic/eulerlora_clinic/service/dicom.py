@@ -23,7 +23,7 @@ from eulerlora_contract.image_formats import (
     RGB,
     YCC,
     ImageHeader,
-    ImageLimits,
+    SizeLimits,
     broken,
     check_size,
     read_image_file,
@@ -167,7 +167,7 @@ def _frame(image: _DicomImage) -> bytes:
     return bytes(frame)
 
 
-def _jpeg_file(image: _DicomImage, limits: ImageLimits) -> bytes:
+def _jpeg_file(image: _DicomImage, limits: SizeLimits) -> bytes:
     """The frame with the profile. Its markers say how colours are stored, or the tag."""
     frame = _frame(image)
     file = read_image_file(frame, limits)
@@ -229,7 +229,7 @@ class Dicom:
         """Compares the magic number of DICOM files (PS3.10, 7.1)."""
         return data[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] == _MAGIC
 
-    def read_header(self, data: bytes, limits: ImageLimits) -> ImageHeader:
+    def read_header(self, data: bytes, limits: SizeLimits) -> ImageHeader:
         """A header with an estimated size; the file meta information does not have the size.
 
         Raises:
@@ -239,7 +239,7 @@ class Dicom:
         side = int(min(pixels, limits.max_pixels) ** 0.5)
         return ImageHeader(_NAME, side, side, is_estimated=True)
 
-    def image_file(self, data: bytes, limits: ImageLimits) -> bytes:
+    def image_file(self, data: bytes, limits: SizeLimits) -> bytes:
         """The image as a JPEG or PNG file.
 
         Raises:

@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from eulerlora_clinic.policy import results as texts
 from eulerlora_clinic.policy.policy import Evidence, MeasuredEvidence, Policy, default_policy
 from eulerlora_contract.image_formats import (
-    DICOM,
+    DICOM_KIND,
     KEPT_PNG_CHUNKS,
     KEPT_SEGMENTS,
     KEPT_WEBP_CHUNKS,
@@ -108,7 +108,7 @@ def page_files(
 
 def _kinds(reads_dicom: bool) -> list[dict[str, object]]:
     """The kinds of files whose metadata the page cannot remove, and which of them are answered."""
-    return [{**asdict(kind), "is_read": reads_dicom and kind is DICOM} for kind in KINDS]
+    return [{**asdict(kind), "is_read": reads_dicom and kind is DICOM_KIND} for kind in KINDS]
 
 
 def _measured_rows(evidence: Evidence) -> list[_MeasuredRow]:

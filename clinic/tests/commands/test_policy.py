@@ -25,7 +25,7 @@ from eulerlora_clinic.policy.policy import (
     default_policy_text,
     parse_policy,
 )
-from eulerlora_clinic.policy.results import UNKNOWN, card_section, performance_text
+from eulerlora_clinic.policy.results import NOT_MEASURED, card_section, performance_text
 from eulerlora_contract import program
 from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
@@ -48,7 +48,7 @@ def test_show_prints_the_measured_performance_of_a_file(tmp_path: Path) -> None:
     assert done.stdout.startswith("## Triage\n")
     path.write_text(default_policy_text().split("[[evidence]]")[0])
     done = CliRunner().invoke(show_command, [str(path), "--performance"])
-    assert done.stdout == UNKNOWN + "\n"
+    assert done.stdout == NOT_MEASURED + "\n"
     assert CliRunner().invoke(show_command, [str(path)]).stdout == path.read_text()
 
 

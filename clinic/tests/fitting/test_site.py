@@ -32,7 +32,7 @@ from eulerlora_clinic.fitting.commands import site_command
 from eulerlora_clinic.fitting.feature_means import fit_offset
 from eulerlora_clinic.fitting.policy import PolicyFile
 from eulerlora_clinic.fitting.site import SiteReport, calibrate_site
-from eulerlora_clinic.fitting.site_card import card_section
+from eulerlora_clinic.fitting.site_card import site_section
 from eulerlora_clinic.policy.policy import parse_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
@@ -182,12 +182,12 @@ def test_a_calibration_forgets_what_a_site_fitted(out: Path, local: LocalImages)
     cpu = torch.device(CPU)
     parts = ImageParts("elsewhere", (), {"train": local.images, "calibration": local.images})
     config = calibrate(load_checkpoint(out), parts, cpu, [1]).config
-    assert card_section(config) is None
+    assert site_section(config) is None
     facts = read_config(out).provenance["site"] | {"heads": True}
     provenance = config.provenance | {"site": facts}
     refitted = config.model_copy(update={"provenance": provenance})
     source = replace(load_checkpoint(out), config=refitted)
-    section = card_section(calibrate(source, parts, cpu, [1]).config)
+    section = site_section(calibrate(source, parts, cpu, [1]).config)
     assert section is not None
     assert "The heads were refitted" in section
     assert "keep at least" not in section

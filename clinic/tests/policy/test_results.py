@@ -15,8 +15,8 @@ from eulerlora_clinic.policy.policy import (
     dispositions,
 )
 from eulerlora_clinic.policy.results import (
+    NOT_MEASURED,
     PATHWAYS,
-    UNKNOWN,
     Performance,
     card_section,
     not_established,
@@ -279,7 +279,7 @@ def test_a_policy_without_measurement_has_no_tables() -> None:
     assert performance(rules, rules.evidence[0]) is None
     assert performance(rules, None) is None
     for evidence in ((), rules.evidence[:1]):
-        assert performance_text(rules.model_copy(update={"evidence": evidence})) == UNKNOWN
+        assert performance_text(rules.model_copy(update={"evidence": evidence})) == NOT_MEASURED
 
 
 def test_the_text_has_all_tables_of_the_first_evidence_and_the_summary_of_the_others() -> None:

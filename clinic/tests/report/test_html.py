@@ -31,7 +31,7 @@ from clinic.tests.triage_rows import (
 )
 from eulerlora_clinic.policy import results as wording
 from eulerlora_clinic.policy.policy import Policy, default_policy
-from eulerlora_clinic.policy.results import UNKNOWN, performance
+from eulerlora_clinic.policy.results import NOT_MEASURED, performance
 from eulerlora_clinic.report.html import (
     class_bars,
     entropy_split,
@@ -127,7 +127,7 @@ def test_the_measured_performance_of_the_policy_is_stated(tmp_path: Path) -> Non
         for title, cell in zip(measured.summary.header[1:], row[1:], strict=True):
             assert f"{title} {cell}" in text
     write_html_report(path, [], policy.model_copy(update={"evidence": ()}), CREATED_AT)
-    assert UNKNOWN in text_of(path.read_text())
+    assert NOT_MEASURED in text_of(path.read_text())
 
 
 def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) -> None:

@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 
 from eulerlora_clinic.policy.policy import Policy, default_policy
-from eulerlora_clinic.policy.results import UNKNOWN, not_established, performance
+from eulerlora_clinic.policy.results import NOT_MEASURED, not_established, performance
 from eulerlora_clinic.service.page import (
     data_name,
     page_files,
@@ -63,7 +63,7 @@ def test_the_page_shows_the_measured_performance_of_its_policy_in_the_served_pre
         assert pictures[part.data.replace(",", " ").split()[0]] in shown
     assert shown.count("Of no use here") == sum(part.others.specificity < 0.1 for part in parts)
     unmeasured = POLICY.model_copy(update={"evidence": ()})
-    assert escape(UNKNOWN) in index(unmeasured)
+    assert escape(NOT_MEASURED) in index(unmeasured)
 
 
 def test_a_policy_that_is_not_established_is_named_at_the_top() -> None:

@@ -189,8 +189,8 @@ def test_a_comparison_with_a_probe_is_paired_and_by_group() -> None:
 def test_features_and_validation_hold_one_batch_of_images(
     images: ImageParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.adaptation.probe.BATCH", 8)
-    monkeypatch.setattr("training.adaptation.validation.BATCH", 8)
+    monkeypatch.setattr("training.adaptation.probe._BATCH", 8)
+    monkeypatch.setattr("training.adaptation.validation._BATCH", 8)
     network = build_network(random_backbone(), AdapterSettings(rank=4, min_rank=2), 3)
     waiting, most = 0, 0
 

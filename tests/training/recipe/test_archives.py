@@ -9,7 +9,7 @@ import torch
 
 from eulerlora_contract.errors import DataError
 from training.data.images import LabelledImage
-from training.recipe.archives import described, read_archive_labels
+from training.recipe.archives import read_archive_labels, with_attributes
 
 LABELS = """\
 title = "clinic"
@@ -47,7 +47,7 @@ def labels(tmp_path: Path) -> Path:
 
 def test_cells_become_words_and_everything_else_is_unknown(archive: Path, labels: Path) -> None:
     table = read_archive_labels(str(labels)).table
-    assert [image.attributes for image in described(IMAGES, archive, table)] == [
+    assert [image.attributes for image in with_attributes(IMAGES, archive, table)] == [
         {"diagnosed by": "histology", "sex": "f"},
         {"diagnosed by": "unknown", "sex": "unknown"},
         {"diagnosed by": "unknown", "sex": "unknown"},
@@ -60,7 +60,7 @@ def test_a_missing_table_or_column_is_named(archive: Path, labels: Path, stated:
     labels.write_text(LABELS.replace(stated, absent))
     table = read_archive_labels(str(labels)).table
     with pytest.raises(DataError, match="absent"):
-        described(IMAGES, archive, table)
+        with_attributes(IMAGES, archive, table)
 
 
 @pytest.mark.data
@@ -71,6 +71,8 @@ def test_the_packaged_table_describes_the_published_pictures(real_data: Path) ->
     with tarfile.open(archive) as tar:
         names = [member.name for member in tar if member.name.endswith((".jpg", ".png"))]
     images = [LabelledImage(name, torch.zeros(3, 1, 1), 0) for name in names]
-    counts = Counter(image.attributes["skin type"] for image in described(images, archive, table))
+    counts = Counter(
+        image.attributes["skin type"] for image in with_attributes(images, archive, table)
+    )
     published = {"I": 44, "II": 232, "III": 121, "IV": 27, "V": 3, "VI": 1}
     assert {name: counts[name] for name in published} == published
