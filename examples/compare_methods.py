@@ -18,14 +18,17 @@ from scipy import stats
 SEEDS = (0, 1, 2)
 EPOCHS = 10  # a short run, so that six of them take minutes; a real comparison trains to the end
 OPTIONS = sys.argv[1:]  # further options of `eulerlora train`, such as --set training.epochs=5
+SAME = ("backbone.weights=embedded", "adapters.adapters=1", f"training.epochs={EPOCHS}")
 METHODS = {"eulerlora": "adapters.min_rank=10", "lora": "adapters.min_rank=20"}  # of rank 20
 draw_shapes(Path("shapes"))
 
 # %% [markdown]
 # **Same conditions.** Both runs of a seed see the same split, images, order and views; only one
-# setting differs. With `min_rank` equal to the rank nothing is drawn: LoRA. Decide what to
-# compare, and on how many seeds, before you look at results. Started again with the same options,
-# the script continues where it was stopped; other options need a new folder.
+# setting differs. With `min_rank` equal to the rank nothing is drawn: one adapter is then LoRA,
+# several are a LoRA-Ensemble. EulerLoRA answers in mode stoch, with four passes for each image;
+# LoRA answers in mode det, with one. Decide what to compare, and on how many seeds, before you
+# look at results. Started again with the same options, the script continues where it was stopped;
+# other options need a new folder.
 
 # %%
 for seed in SEEDS:
@@ -33,8 +36,7 @@ for seed in SEEDS:
         out = Path(f"runs/{name}-{seed}")
         arguments = [
             "train", "imagefolder", "--data", "shapes", "--out", out, "--seed", str(seed),
-            "--set", "backbone.weights=embedded", "--set", setting,
-            "--set", f"training.epochs={EPOCHS}", "--resume", *OPTIONS,
+            *(word for one in (*SAME, setting) for word in ("--set", one)), "--resume", *OPTIONS,
         ]  # fmt: skip
         if not (out / "report" / "report.json").exists():
             subprocess.run([sys.executable, "-m", "eulerlora_contract", *arguments], check=True)

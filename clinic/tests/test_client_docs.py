@@ -1,12 +1,15 @@
 """docs/how-to/clients.md, clinic/docs/reports.md and the client's README: their examples run."""
 
+import json
 import re
 import shlex
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from clinic.tests.audit_entries import SECRET
@@ -17,7 +20,7 @@ from eulerlora_client import Disposition
 from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.policy.results import TITLES
 from tests.markdown import code_blocks
-from tests.service.real_server import run_server
+from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "docs" / "how-to" / "clients.md", ROOT / "clinic" / "docs" / "reports.md"]
@@ -83,6 +86,44 @@ def test_the_recorded_tour_runs(
     assert len(list(filter(None, block.code.splitlines()))) <= LONGEST_EXAMPLE
     exec(compile(block.code.replace(URL, f"127.0.0.1:{embedded}"), "document", "exec"), {})
     assert shape(recorded) == shape(capsys.readouterr().out)
+
+
+HOUSE = ROOT / "clinic" / "eulerlora_clinic" / "service" / "page" / "example-house.jpg"
+
+
+def test_the_examples_show_no_figures_of_an_unfamiliar_picture(
+    embedded: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copyfile(HOUSE, folder / "lesion.jpg")
+    (readme,) = (block for block in code_blocks(README) if block.language == "python")
+    for block in (TOUR[0][0], readme):
+        exec(compile(block.code.replace(URL, f"127.0.0.1:{embedded}"), "document", "exec"), {})
+    lines = [line for line in capsys.readouterr().out.splitlines() if "sensitivity" not in line]
+    assert any("unfamiliar" in line for line in lines)
+    assert [line for line in lines if re.search(r"\d|resembles|uncertain", line)] == []
+
+
+def contains(actual: Any, expected: Any) -> bool:
+    """Whether an answer has the fields of a shortened one."""
+    if isinstance(expected, dict):
+        return all(contains(actual[key], value) for key, value in expected.items())
+    if isinstance(expected, list):
+        return all(map(contains, actual, expected)) and len(actual) == len(expected)
+    return bool(actual == pytest.approx(expected, abs=1e-3))
+
+
+def test_the_answer_of_plain_http_is_that_of_the_service(embedded: int, folder: Path) -> None:
+    blocks = code_blocks(DOCUMENTS[0].read_text(encoding="utf-8"))
+    ((curl, answer),) = [
+        (curl, answer) for curl, answer in pairwise(blocks) if answer.language == "json"
+    ]
+    *_, form, url = shlex.split(curl.code)
+    name, _, file = form.partition("=@")
+    response = httpx.post(
+        f"http://127.0.0.1:{embedded}{url.removeprefix('localhost:8000')}",
+        files={name: Path(file).read_bytes()}, timeout=SOCKET_TIMEOUT_S,
+    )  # fmt: skip
+    assert contains(response.json(), json.loads(answer.code)), response.text
 
 
 def recorded_table(text: str) -> list[str]:
