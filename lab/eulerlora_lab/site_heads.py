@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from eulerlora_clinic.fitting.heads import (
 )
 from eulerlora_clinic.fitting.site import MIN_HEADS
 from eulerlora_contract.printable import markdown_table
-from eulerlora_contract.sampling import MODES, Mode
+from eulerlora_contract.sampling import MODES, Mode, Options
 from training.calibration.thresholds import group_means, image_nll
 from training.data.dataset import LabelTable
 from training.data.local_images import read_local_images
@@ -117,9 +117,10 @@ def _read_archive(name: str, data: Path, cache: Path) -> _Archive:
 
 @dataclass(frozen=True)
 class _Study:
-    """The shipped heads, their temperatures, and the indices of classes."""
+    """The shipped heads, the options and temperatures of the modes, and the indices of classes."""
 
     heads: AdapterHeads
+    options: Sequence[Options]
     temperatures: Mapping[Mode, float]
     target: Sequence[int]
     melanoma: int
@@ -132,6 +133,7 @@ class _Study:
         indices = [config.class_names.index(name) for name in target.classes]
         return cls(
             checkpoint.network.heads,
+            [config.options(mode) for mode in MODES],
             config.temperatures,
             indices,
             config.class_names.index("mel"),
@@ -217,19 +219,19 @@ def _results(study: _Study, archive: _Archive, splits: int) -> Iterator[dict[str
                 "site fit": study.site_fit(part, generator),
             }
             for arm, change in changes.items():
-                for mode in MODES:
+                for options in study.options:
                     yield {
                         "split": split,
                         "lesions": count,
                         "arm": arm,
-                        "mode": mode,
+                        "options": asdict(options),
                         "changed": change is not None,
-                        **study.metrics(test, study.outputs(test, mode, change)),
+                        **study.metrics(test, study.outputs(test, options.mode, change)),
                     }
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows by number of lesions, arm and mode: means, and the 5% and 95% quantiles of splits.
+    """Means, and the 5% and 95% quantiles of splits, by number of lesions, arm and options.
 
     A gain is the difference from `thresholds only` in the same split.
     """
@@ -241,12 +243,17 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     summaries = []
     for count, arm, mode in itertools.product(_LESIONS, _ARMS, MODES):
         of_arm, base = (
-            [row for row in rows if (row["lesions"], row["arm"], row["mode"]) == (count, of, mode)]
+            [
+                row
+                for row in rows
+                if (row["lesions"], row["arm"], row["options"]["mode"]) == (count, of, mode)
+            ]
             for of in (arm, _ARMS[0])
         )
         if of_arm:
             changed = sum(row["changed"] for row in of_arm)
-            entry = {"lesions": count, "arm": arm, "mode": mode, "changed": changed}
+            options = of_arm[0]["options"]
+            entry = {"lesions": count, "arm": arm, "options": options, "changed": changed}
             for metric in _METRICS:
                 values = [row[metric] for row in of_arm]
                 gains = [
@@ -269,7 +276,7 @@ def _table(summaries: Sequence[Mapping[str, Any]]) -> str:
             ),
         ]
         for entry in summaries
-        if entry["mode"] == "stoch"
+        if entry["options"]["mode"] == "stoch"
         and (entry["arm"] != _ARMS[0] or entry["lesions"] == _LESIONS[0])
     ]
     return markdown_table(["local lesions", "arm", *_METRICS], rows, text_columns=2)
@@ -287,7 +294,7 @@ def _draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
                     points = [
                         (entry["lesions"], *entry[metric])
                         for entry in summaries
-                        if entry["mode"] == "stoch" and entry["arm"] == arm
+                        if entry["options"]["mode"] == "stoch" and entry["arm"] == arm
                     ]
                     lesions, mean, low, high = zip(*points, strict=True)
                     axis.plot(lesions, mean, "o-", color=colour, markersize=3, label=arm)

@@ -1,6 +1,7 @@
 """The study of refitted heads: its metrics, and the order of its measurements."""
 
 import json
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Generator, Tensor
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_lab import site_heads
+from tests.conftest import DET, STOCH
 
 METRICS = ("malignant AUROC", "melanoma AUROC", "specificity", "NLL")
 ARMS = ("thresholds only", "refitted", "site fit")
@@ -52,8 +54,10 @@ def summaries(
     for name in ("ph2", "pad-ufes-20"):
         modes = {"det": outputs, "stoch": outputs}
         torch.save(stored | {"modes": modes}, tmp_path / f"{name}.pt")
+    options = {"det": DET, "stoch": STOCH}
     config = SimpleNamespace(
         class_names=["a", "mel", "b"],
+        options=options.__getitem__,
         target=SimpleNamespace(classes=["a"]),
         temperatures={"det": 1.0, "stoch": 1.0},
     )
@@ -93,6 +97,7 @@ def test_an_arm_is_measured_on_the_same_lesions_as_the_shipped_heads(
     summaries: list[dict[str, Any]],
 ) -> None:
     assert [entry["arm"] for entry in summaries[::2]] == list(ARMS)
+    assert [entry["options"] for entry in summaries[:2]] == [asdict(DET), asdict(STOCH)]
     assert {entry["lesions"] for entry in summaries} == {20}  # a half has 30
     assert not any(entry["changed"] for entry in summaries if entry["arm"] != "refitted")
     first = summaries[0]
