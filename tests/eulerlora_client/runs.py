@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from eulerlora_contract.answers import Disposition
 from tests.eulerlora_client.conftest import Reply
 from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
 
@@ -58,11 +57,11 @@ TRIAGE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def triage_document(disposition: Disposition) -> dict[str, Any]:
+def triage_document(disposition: str) -> dict[str, Any]:
     """The JSON object of a result."""
     return TRIAGE | {"disposition": disposition}
 
 
-def triage_reply(disposition: Disposition) -> Reply:
+def triage_reply(disposition: str) -> Reply:
     content = json.dumps(triage_document(disposition)).encode()
     return 200, {"Content-Type": "application/json"}, content

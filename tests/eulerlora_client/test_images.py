@@ -14,7 +14,8 @@ from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 from eulerlora.images.decode import decode
 from eulerlora_client.images import image_bytes
 from eulerlora_contract.errors import ImageError
-from eulerlora_contract.problems import MetadataNotRemoved, UnreadableFile
+from eulerlora_contract.problems import Problem
+from tests.problems import raises_problem
 
 
 def closed_file() -> BytesIO:
@@ -27,7 +28,7 @@ def closed_file() -> BytesIO:
     "image", ["nowhere.png", Path(), "nul\0.png", "x" * 5000, closed_file()], ids=type
 )
 def test_an_unreadable_file_is_a_problem(image: str | Path | BytesIO) -> None:
-    with pytest.raises(UnreadableFile):
+    with raises_problem("unreadable_file"):
         image_bytes(image)
 
 
@@ -36,7 +37,7 @@ def test_a_pipe_is_refused_instead_of_awaited(
 ) -> None:
     os.mkfifo(tmp_path / "lesion.jpg")
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("the pipe was read"))
-    with pytest.raises(UnreadableFile, match="not a regular file"):
+    with raises_problem("unreadable_file", match="not a regular file"):
         image_bytes(tmp_path / "lesion.jpg")
 
 
@@ -171,7 +172,7 @@ def test_transparency_and_palette_are_kept() -> None:
     ids=["empty", "text", "DICOM", "GIF", "broken JPEG"],
 )
 def test_another_format_is_not_sent(content: bytes) -> None:
-    with pytest.raises(MetadataNotRemoved):
+    with raises_problem("metadata_not_removed"):
         image_bytes(content, strip_metadata=True)
     assert image_bytes(content) == content
 
@@ -182,7 +183,8 @@ def test_a_truncated_file_has_no_metadata_either(file_format: str) -> None:
     for length in (*range(len(content[:60])), *range(60, len(content), 7)):
         try:
             stripped = image_bytes(content[:length], strip_metadata=True)
-        except MetadataNotRemoved:
+        except Problem as problem:
+            assert problem.code == "metadata_not_removed"
             continue
         assert b"Jane" not in stripped
 
