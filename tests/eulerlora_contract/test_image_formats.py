@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eulerlora_contract import image_formats
 from eulerlora_contract.errors import ImageError, UnsupportedImageError
 from eulerlora_contract.image_formats import (
     SizeLimits,
@@ -52,7 +51,7 @@ def test_a_progressive_jpeg_is_known_by_its_header(photo) -> None:
 
 
 def test_the_header_is_read_without_a_search_of_the_pixels(photo, monkeypatch) -> None:
-    monkeypatch.setattr(image_formats, "_MARKER_AFTER_SCAN", None)
+    monkeypatch.setattr("eulerlora_contract.image_formats._MARKER_AFTER_SCAN", None)
     assert read_header(encoded(photo, "JPEG"), LIMITS).size == photo.size
 
 

@@ -3,14 +3,11 @@
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import (
-    PositiveInt,
-    Probability,
     Settings,
-    first_error,
     optional,
     toml_tables,
     validated,
@@ -18,7 +15,7 @@ from eulerlora_contract.settings import (
 
 
 class Limits(Settings):
-    share: Probability = 0.5
+    share: Annotated[float, Field(ge=0, le=1)] = 0.5
     names: Annotated[tuple[str, ...], Field(min_length=1)] = ("a",)
 
 
@@ -27,7 +24,7 @@ class Example(Settings):
     limits: Limits = Limits()
     evidence: Limits | None = None
     descriptions: dict[str, str] = {}
-    limit: PositiveInt | float | Literal["auto"] = "auto"
+    limit: Annotated[int, Field(gt=0)] | float | Literal["auto"] = "auto"
     added: int = optional(0, ge=0)
 
 
@@ -92,12 +89,6 @@ def test_a_long_value_is_abbreviated() -> None:
     with pytest.raises(SettingsError) as raised:
         validated(Example, {"format_version": "x" * 1000})
     assert len(str(raised.value)) < 100
-
-
-def test_invalid_json_is_reported_without_its_content() -> None:
-    with pytest.raises(ValidationError) as raised:
-        Example.model_validate_json('{"secret')
-    assert "secret" not in first_error(raised.value)
 
 
 def test_an_option_is_written_only_if_it_is_not_its_default() -> None:
