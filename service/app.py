@@ -13,7 +13,7 @@ from service.auth.keys import Keys
 from service.decoding.slots import DecodingSlots
 from service.extensions import Service, route_paths
 from service.fair_sharing import ClientQuota
-from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
+from service.http.middleware import RequestMiddleware
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue
 from service.inference.workers import InferenceWorkers
@@ -140,9 +140,11 @@ def create_app(
         checks = [key_check, *checks, key_check.count]
     app.add_middleware(
         RequestMiddleware,
-        header_checks=HeaderChecks(hosts, keys is None),
+        hosts=hosts,
+        same_origin=keys is None,
         checks=[lifecycle.check_request, *checks],
-        bodies=BodyLimits(settings.bodies, body_limits),
+        bodies=settings.bodies,
+        max_bytes_by_path=body_limits,
         is_closing=lifecycle.is_closing,
     )
     app.add_middleware(ObservationMiddleware, metrics=metrics, paths=paths)

@@ -30,18 +30,11 @@ from service.auth.keys import Keys
 from service.decoding.pool import DecoderPool
 from service.extensions import load_extensions
 from service.http.protocol import protocol_of
-from service.http.server import (
-    BACKLOG,
-    allowed_hosts,
-    check_exposure,
-    listen,
-    server_config,
-    server_url,
-)
+from service.http.server import BACKLOG, Address, server_config
 from service.inference.engine import ServedModel
 from service.inference.workers import worker_count
 from service.lifecycle.lifecycle import Lifecycle
-from service.lifecycle.loading import CheckpointSource, load_checked
+from service.lifecycle.loading import CheckpointSource
 from service.settings import (
     STOP_MARGIN_S,
     LifeSettings,
@@ -124,8 +117,8 @@ def run(options: ServeOptions) -> NoReturn:
 
             traces = resources.enter_context(exported_traces())
         lifecycle, app = service_of(options, settings, traces)
-        listener = resources.enter_context(listen(options.host, options.port))
-        url = server_url(options.host, listener.getsockname()[1])
+        listener = resources.enter_context(Address(options.host, options.port).listen())
+        url = Address(options.host, listener.getsockname()[1]).url
         lifecycle.on_ready = lambda: announce(f"serving {described(lifecycle.models)} on {url}")
         protocol = protocol_of(settings.connections, app.state.metrics.count_problem)
         config = server_config(app, protocol, settings.trusted_proxies)
@@ -146,7 +139,8 @@ def service_of(
     `traces`: as in `create_app`. `waits`: as in `Lifecycle`. Raises as `run`.
     """
     has_keys = options.keys is not None
-    warning = check_exposure(options.host, has_keys, options.open_to_all)
+    address = Address(options.host, options.port)
+    warning = address.check_exposure(has_keys, options.open_to_all)
     if warning is not None:
         logger.warning("%s", warning)
     device = choose_device(options.device)
@@ -161,7 +155,7 @@ def service_of(
         sources=sources,
         shadow_source=None if options.shadow is None else CheckpointSource.of(options.shadow),
         load=partial(
-            load_checked,
+            CheckpointSource.load,
             device=options.device,
             precision=options.precision,
             compiler=compiler,
@@ -177,7 +171,7 @@ def service_of(
         lifecycle,
         settings,
         keys=None if options.keys is None else Keys(options.keys),
-        hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
+        hosts=address.allowed_hosts(has_keys, settings.allowed_hosts),
         workers=worker_count(device, compiler),
         traces=traces,
     )
@@ -243,7 +237,7 @@ def described(models: Mapping[str, ServedModel]) -> str:
     )
 
 
-def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings:
+def effective_settings(drain_s: float | None = None, compiled: bool = False) -> ServiceSettings:
     """The settings of the environment, overridden by the command line.
 
     Raises:

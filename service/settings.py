@@ -239,7 +239,7 @@ def settings_of_environment() -> ServiceSettings:
     Raises:
         SettingsError: For an unknown name, except of a service link, and for a value out of range.
     """
-    known = {*variables(ServiceSettings), *_container_variables(), *extension_variables()}
+    known = {*_variables(ServiceSettings), *_container_variables(), *extension_variables()}
     for name, value in os.environ.items():
         is_unknown = name.upper().startswith(VARIABLE_PREFIX) and name.upper() not in known
         if is_unknown and not _SERVICE_LINK.fullmatch(f"{name}={value}"):
@@ -292,12 +292,12 @@ def _open_files() -> int:
     return sys.maxsize if files == resource.RLIM_INFINITY else files
 
 
-def variables(kind: type[BaseModel], prefix: str = VARIABLE_PREFIX) -> Iterator[str]:
+def _variables(kind: type[BaseModel], prefix: str = VARIABLE_PREFIX) -> Iterator[str]:
     """The environment variables of all settings in a class, including its groups."""
     for name, field in kind.model_fields.items():
         variable = prefix + name.upper()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from variables(field.annotation, variable + NESTED)
+            yield from _variables(field.annotation, variable + NESTED)
         else:
             yield variable
 

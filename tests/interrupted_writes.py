@@ -21,7 +21,7 @@ from eulerlora.checkpoint.files import (
     predict_known_answer,
     read_known_answer,
 )
-from eulerlora.checkpoint.weights import BACKBONE_FILE, load_backbone, tensors_sha256
+from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
 from eulerlora_contract.errors import CheckpointError
 from eulerlora_contract.output_files import atomic_write, check_free, new_folder, write_text
 from tests.checkpoint_files import ADAPTERS_FILE
@@ -116,9 +116,10 @@ def state(path: Path) -> State:
             if beside.name not in card:
                 del files[beside.name]
     contents = {name: file.read_bytes() for name, file in files.items()}
-    if BACKBONE_FILE in files:  # the order of its metadata is random
-        backbone = load_backbone(files[BACKBONE_FILE]).backbone
-        contents[BACKBONE_FILE] = tensors_sha256(backbone.state_dict()).encode()
+    name = "backbone.safetensors"
+    if name in files:  # the order of its metadata is random
+        backbone = load_backbone(files[name]).backbone
+        contents[name] = tensors_sha256(backbone.state_dict()).encode()
     return contents
 
 

@@ -7,7 +7,6 @@ No pixel is decoded here: the service imports this module, and decoders alone th
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import PurePath
 
 from eulerlora_contract.errors import ImageError, UnsupportedImageError
@@ -48,7 +47,6 @@ class Declared:
         )
 
 
-@cache
 def formats_by_media_type() -> dict[str, str]:
     """The formats that an upload may declare, those of the installed containers included."""
     return {one.media_type: one.name for one in image_containers().values()} | MEDIA_TYPES

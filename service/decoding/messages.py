@@ -56,6 +56,64 @@ class DecodeJob:
     def pixel_bytes(self) -> int:
         return math.prod(self.preprocessing.shape) * _PIXEL.itemsize
 
+    def message(self) -> bytes:
+        fields = {
+            "declared": [self.declared.media_type, self.declared.filename],
+            "preprocessing": self.preprocessing.model_dump(),
+            "sampling_digest": self.sampling_digest,
+            "with_quality": self.with_quality,
+        }
+        return message(json.dumps(fields), self.content)
+
+    @classmethod
+    def of_message(cls, fields: bytes, content: bytes) -> Self:
+        """The job in a message of the service."""
+        values = json.loads(fields)
+        values["declared"] = Declared(*values["declared"])
+        values["preprocessing"] = Preprocessing(**values["preprocessing"])
+        return cls(content, **values)
+
+    def result_bytes(self, header: bytes | memoryview) -> int:
+        """The length of a decoder's whole message, from its header.
+
+        Raises:
+            ValueError: If the job has no result of this length.
+        """
+        fields, data = HEADER.unpack(header)
+        if fields > MAX_FIELDS_BYTES or data not in (0, self.pixel_bytes):
+            raise ValueError(f"expected 0 or {self.pixel_bytes} bytes of pixels, got {data}")
+        return HEADER.size + int(fields) + int(data)
+
+    def result(self, received: memoryview) -> "DecodedInput | Failure":
+        """The result in a whole message of a decoder, whose length `result_bytes` gave.
+
+        Raises:
+            ValueError: If it is not the message of a result of this job.
+        """
+        fields_bytes, pixel_bytes = HEADER.unpack(received[: HEADER.size])
+        fields = bytes(received[HEADER.size : HEADER.size + fields_bytes])
+        if not pixel_bytes:
+            return Failure.model_validate_json(fields)
+        decoded = _DecodedFields.model_validate_json(fields)
+        quality = decoded.quality
+        if (quality is not None) != self.with_quality:
+            raise ValueError("expected the image quality if the job asks for it, and only then")
+        if quality is not None and (
+            quality.sharpness > _MAX_SHARPNESS
+            or quality.width * quality.height != (self.pixels or quality.width * quality.height)
+        ):
+            raise ValueError(
+                "expected the size of the header, and a sharpness that a picture can have"
+            )
+        values = np.frombuffer(received, _PIXEL, offset=HEADER.size + fields_bytes)
+        if not (values.min() >= -_ROUNDING and values.max() <= 1 + _ROUNDING):  # false for NaN
+            raise ValueError("expected pixels in [0, 1]")
+        pixels = values.reshape(self.preprocessing.shape).copy()
+        warnings = tuple(
+            PredictionWarning(code=one.code, message=one.detail.text) for one in decoded.warnings
+        )
+        return DecodedInput(pixels, decoded.content_seed, warnings, quality)
+
 
 @dataclass(frozen=True)
 class DecodedInput:
@@ -73,6 +131,16 @@ class DecodedInput:
     warnings: tuple[PredictionWarning, ...]
     quality: ImageQuality | None = None
     decode_s: float = 0.0
+
+    def message(self) -> bytes:
+        warnings = tuple(
+            _Warning(code=WarningCode(one.code), detail=Detail.of(one.message))
+            for one in self.warnings
+        )
+        fields = _DecodedFields(
+            content_seed=self.content_seed, warnings=warnings, quality=self.quality
+        )
+        return message(fields.model_dump_json(), self.pixels.tobytes())
 
 
 class _Warning(Settings):
@@ -128,6 +196,9 @@ class Failure(Settings):
         exception = name if hasattr(builtins, name) else Exception.__name__
         return cls(kind="defect", exception=exception, lines=tuple(lines[-_MAX_LINES:]))
 
+    def message(self) -> bytes:
+        return message(self.model_dump_json())
+
     @property
     def error(self) -> Exception:
         if self.kind in _PROBLEMS:
@@ -142,75 +213,3 @@ class Failure(Settings):
 def message(fields: str, data: bytes = b"") -> bytes:
     encoded = fields.encode()
     return b"".join((HEADER.pack(len(encoded), len(data)), encoded, data))
-
-
-def job_message(job: DecodeJob) -> bytes:
-    fields = {
-        "declared": [job.declared.media_type, job.declared.filename],
-        "preprocessing": job.preprocessing.model_dump(),
-        "sampling_digest": job.sampling_digest,
-        "with_quality": job.with_quality,
-    }
-    return message(json.dumps(fields), job.content)
-
-
-def job_of(fields: bytes, content: bytes) -> DecodeJob:
-    """The job in a message of the service."""
-    values = json.loads(fields)
-    values["declared"] = Declared(*values["declared"])
-    values["preprocessing"] = Preprocessing(**values["preprocessing"])
-    return DecodeJob(content, **values)
-
-
-def result_message(result: DecodedInput | Failure) -> bytes:
-    if isinstance(result, Failure):
-        return message(result.model_dump_json())
-    warnings = tuple(
-        _Warning(code=WarningCode(one.code), detail=Detail.of(one.message))
-        for one in result.warnings
-    )
-    fields = _DecodedFields(
-        content_seed=result.content_seed, warnings=warnings, quality=result.quality
-    )
-    return message(fields.model_dump_json(), result.pixels.tobytes())
-
-
-def message_bytes(header: bytes | memoryview, job: DecodeJob) -> int:
-    """The length of a decoder's whole message, from its header.
-
-    Raises:
-        ValueError: If the job has no result of this length.
-    """
-    fields, data = HEADER.unpack(header)
-    if fields > MAX_FIELDS_BYTES or data not in (0, job.pixel_bytes):
-        raise ValueError(f"expected 0 or {job.pixel_bytes} bytes of pixels, got {data}")
-    return HEADER.size + int(fields) + int(data)
-
-
-def result_of(received: memoryview, job: DecodeJob) -> DecodedInput | Failure:
-    """The result in a whole message of a decoder, whose length `message_bytes` gave.
-
-    Raises:
-        ValueError: If it is not the message of a result of this job.
-    """
-    fields_bytes, pixel_bytes = HEADER.unpack(received[: HEADER.size])
-    fields = bytes(received[HEADER.size : HEADER.size + fields_bytes])
-    if not pixel_bytes:
-        return Failure.model_validate_json(fields)
-    decoded = _DecodedFields.model_validate_json(fields)
-    quality = decoded.quality
-    if (quality is not None) != job.with_quality:
-        raise ValueError("expected the image quality if the job asks for it, and only then")
-    if quality is not None and (
-        quality.sharpness > _MAX_SHARPNESS
-        or quality.width * quality.height != (job.pixels or quality.width * quality.height)
-    ):
-        raise ValueError("expected the size of the header, and a sharpness that a picture can have")
-    values = np.frombuffer(received, _PIXEL, offset=HEADER.size + fields_bytes)
-    if not (values.min() >= -_ROUNDING and values.max() <= 1 + _ROUNDING):  # false for NaN
-        raise ValueError("expected pixels in [0, 1]")
-    pixels = values.reshape(job.preprocessing.shape).copy()
-    warnings = tuple(
-        PredictionWarning(code=one.code, message=one.detail.text) for one in decoded.warnings
-    )
-    return DecodedInput(pixels, decoded.content_seed, warnings, quality)

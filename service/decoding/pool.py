@@ -38,9 +38,6 @@ from service.decoding.messages import (
     DecodedInput,
     DecodeJob,
     Failure,
-    job_message,
-    message_bytes,
-    result_of,
 )
 from service.decoding.sandbox import Sandbox
 from service.settings import DecodingSettings, ImageSettings
@@ -162,7 +159,7 @@ class _DecodingProcess:
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 loop = asyncio.get_running_loop()
-                await loop.sock_sendall(self._socket, job_message(job))
+                await loop.sock_sendall(self._socket, job.message())
                 outcome = await self._receive(job)
         except TimeoutError:
             pass
@@ -199,12 +196,12 @@ class _DecodingProcess:
                 raise EOFError
             end += received
             if size == HEADER.size <= end:
-                size = message_bytes(memoryview(self._buffer)[: HEADER.size], job)
+                size = job.result_bytes(memoryview(self._buffer)[: HEADER.size])
                 if size > len(self._buffer):
                     self._buffer = self._buffer + bytes(size - len(self._buffer))
         if end > size:
             raise ValueError("expected one message, got more")
-        return result_of(memoryview(self._buffer)[:size], job)
+        return job.result(memoryview(self._buffer)[:size])
 
     def _cpu_s(self) -> float:
         """The CPU seconds of the process, by its clock in the kernel; NaN without one."""

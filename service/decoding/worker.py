@@ -41,9 +41,7 @@ from service.decoding.messages import (
     DecodedInput,
     DecodeJob,
     Failure,
-    job_of,
     message,
-    result_message,
 )
 from service.decoding.ruler import has_ruler
 from service.settings import DecodingSettings, ImageSettings
@@ -150,7 +148,7 @@ def _run_worker(connection: int, limits: ImageSettings, settings: DecodingSettin
         while job := _received_job(stream):
             signal.setitimer(signal.ITIMER_REAL, 2 * settings.timeout_s)
             signal.setitimer(signal.ITIMER_PROF, settings.cpu_budget_s(len(job.content)))
-            _send(result_message(run_job(job, limits)))
+            _send(run_job(job, limits).message())
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
     except Exception:
@@ -182,7 +180,7 @@ def _received_job(stream: socket.socket) -> DecodeJob | None:
     fields_bytes, content_bytes = HEADER.unpack(header)
     fields = stream.recv(fields_bytes, socket.MSG_WAITALL)
     content = stream.recv(content_bytes, socket.MSG_WAITALL)
-    return job_of(fields, content) if len(content) == content_bytes else None
+    return DecodeJob.of_message(fields, content) if len(content) == content_bytes else None
 
 
 def _send(content: bytes) -> None:
@@ -258,7 +256,7 @@ def _warm_up(limits: ImageSettings) -> None:
         for preprocessing in (squash, crop):
             for content in (file.getvalue(), file.getvalue()[:-side]):  # as sent, and truncated
                 job = DecodeJob(content, Declared("image/png", "a.jpg"), preprocessing, "", True)
-                result_message(run_job(job, limits))
+                run_job(job, limits).message()
 
 
 def _limit_memory(additional_bytes: int) -> None:

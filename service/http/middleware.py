@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -45,6 +46,7 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 Check = Callable[[Scope], None]
 """Raises a Problem if the headers of a request show that it must be refused."""
+_BODIES = BodySettings()
 
 
 class RequestMiddleware:
@@ -58,9 +60,12 @@ class RequestMiddleware:
     middleware, because the others record the method that was sent.
 
     Args:
-        header_checks: Run first. Their refusals close the connection, because its next request may
-            be part of this one.
-        checks: Run after those.
+        hosts: Names without a port that requests may use, in lower case; None for all.
+        same_origin: Refuse requests that another site's page sends through a visitor's browser,
+            which needs no key to do so.
+        checks: Run after those of what every request has.
+        bodies: Limits on bodies.
+        max_bytes_by_path: Size limits that replace the default limit of `bodies`.
         is_closing: True if responses close their connection (RFC 9112, 9.6): a client would send
             its next request on one that is about to close.
     """
@@ -68,15 +73,19 @@ class RequestMiddleware:
     def __init__(
         self,
         app: ASGIApp,
-        header_checks: Check,
-        checks: Sequence[Check],
-        bodies: "BodyLimits",
+        *,
+        hosts: Collection[str] | None = None,
+        same_origin: bool = False,
+        checks: Sequence[Check] = (),
+        bodies: BodySettings = _BODIES,
+        max_bytes_by_path: Mapping[str, int] = MappingProxyType({}),
         is_closing: Callable[[], bool] = lambda: False,
     ) -> None:
         self.app = app
-        self._header_checks = header_checks
+        # Their refusals close the connection, because its next request may be part of this one.
+        self._header_checks = _HeaderChecks(hosts, same_origin)
         self._checks = checks
-        self._bodies = bodies
+        self._bodies = _BodyLimits(bodies, max_bytes_by_path)
         self._is_closing = is_closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,7 +128,7 @@ class RequestMiddleware:
 
 
 @dataclass(frozen=True)
-class HeaderChecks:
+class _HeaderChecks:
     """Checks of what every request has: its headers, and the connection that it arrived on.
 
     404: an address that ends with a line feed, which Starlette's patterns ignore, but not limits by
@@ -129,13 +138,12 @@ class HeaderChecks:
     of its address; 421 and 403: the host and the origin.
 
     Attributes:
-        hosts: Names without a port that requests may use, in lower case; None for all.
-        same_origin: Refuse requests that another site's page sends through a visitor's browser,
-            which needs no key to do so.
+        hosts: As of RequestMiddleware.
+        same_origin: As of RequestMiddleware.
     """
 
-    hosts: Collection[str] | None = None
-    same_origin: bool = False
+    hosts: Collection[str] | None
+    same_origin: bool
 
     def __call__(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -160,14 +168,11 @@ class HeaderChecks:
             raise ForeignOrigin("expected a request from the page of this service")
 
 
-class BodyLimits:
+class _BodyLimits:
     """Limits on request bodies: size, upload time, and the total size of what has arrived.
 
     Bytes in flight are those that have arrived, not those that are announced. Clients share their
     limit as in SharedCapacity; a single body in flight may have any size within its limit.
-
-    Args:
-        max_bytes_by_path: Size limits that replace the default limit of the settings.
     """
 
     def __init__(self, settings: BodySettings, max_bytes_by_path: Mapping[str, int]) -> None:
@@ -175,7 +180,7 @@ class BodyLimits:
         self._max_bytes_by_path = max_bytes_by_path
         self._in_flight = SharedCapacity(settings.max_bytes_in_flight)
 
-    def body_of(self, scope: Scope, receive: Receive) -> "Body":
+    def body_of(self, scope: Scope, receive: Receive) -> "_Body":
         """The body of a request, which is not read yet.
 
         Raises:
@@ -188,13 +193,13 @@ class BodyLimits:
         max_bytes = self._max_bytes_by_path.get(scope["path"], self._settings.max_bytes)
         if declared is not None and declared > max_bytes:
             raise _too_large(max_bytes)
-        return Body(
+        return _Body(
             receive, client_of(scope), max_bytes, self._settings, self._in_flight, declared == 0
         )
 
 
 @dataclass
-class Body:
+class _Body:
     """An arriving body.
 
     Attributes:

@@ -1,6 +1,7 @@
 """The server of the service: its configuration, where it listens, and who may use it."""
 
 import socket
+from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
 import uvicorn
@@ -37,63 +38,71 @@ def server_config(
     )
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 selects a free port.
+@dataclass(frozen=True)
+class Address:
+    """Where the service listens; port 0 selects a free port.
 
     "::" listens on all addresses of both families.
-
-    Raises:
-        SettingsError: If the address is unknown or in use.
     """
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        both = address[0] == "::" and socket.has_dualstack_ipv6()
-        return socket.create_server(
-            (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both
+
+    host: str
+    port: int = 0
+
+    def listen(self) -> socket.socket:
+        """A listening socket.
+
+        Raises:
+            SettingsError: If the address is unknown or in use.
+        """
+        host, port = self.host, self.port
+        try:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            both = address[0] == "::" and socket.has_dualstack_ipv6()
+            return socket.create_server(
+                (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both
+            )
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+            reason = getattr(error, "strerror", None) or "invalid host name"
+            raise SettingsError(f"cannot listen on {host} port {port}: {reason}") from error
+
+    @property
+    def url(self) -> str:
+        """An IPv6 address is enclosed in brackets (RFC 3986, 3.2.2)."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    def check_exposure(self, has_keys: bool, open_to_all: bool) -> str | None:
+        """A warning for serving without keys; None if keys are used.
+
+        Raises:
+            SettingsError: If the host is not a loopback address and neither `has_keys` nor
+                `open_to_all` is set, or if both are.
+        """
+        if has_keys and open_to_all:
+            raise SettingsError("expected at most one of --keys and --open, got both")
+        if has_keys:
+            return None
+        if _is_loopback(self.host):
+            return f"no keys: every user of this machine can send requests to {self.host}"
+        if open_to_all:
+            return (
+                f"no keys: everyone who can reach {self.host or 'this machine'} can send requests, "
+                f"to localhost unless {VARIABLE_PREFIX}ALLOWED_HOSTS names other hosts"
+            )
+        raise SettingsError(
+            f"--host {self.host} requires --keys FILE, or --open to serve everyone without keys"
         )
-    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-        reason = getattr(error, "strerror", None) or "invalid host name"
-        raise SettingsError(f"cannot listen on {host} port {port}: {reason}") from error
 
+    def allowed_hosts(self, has_keys: bool, names: str) -> frozenset[str] | None:
+        """The host names that requests may use, in lower case; None for all.
 
-def server_url(host: str, port: int) -> str:
-    """An IPv6 address is enclosed in brackets (RFC 3986, 3.2.2)."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
-    """A warning for serving `host` without keys; None if keys are used.
-
-    Raises:
-        SettingsError: If `host` is not a loopback address and neither `has_keys` nor `open_to_all`
-            is set, or if both are.
-    """
-    if has_keys and open_to_all:
-        raise SettingsError("expected at most one of --keys and --open, got both")
-    if has_keys:
-        return None
-    if _is_loopback(host):
-        return f"no keys: every user of this machine can send requests to {host}"
-    if open_to_all:
-        return (
-            f"no keys: everyone who can reach {host or 'this machine'} can send requests, to "
-            f"localhost unless {VARIABLE_PREFIX}ALLOWED_HOSTS names other hosts"
-        )
-    raise SettingsError(
-        f"--host {host} requires --keys FILE, or --open to serve everyone without keys"
-    )
-
-
-def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | None:
-    """The host names that requests may use, in lower case; None for all.
-
-    `names`: the setting ALLOWED_HOSTS. If it is empty, a service without keys accepts the names of
-    this machine and `host` only: otherwise any web site could point its own name to this machine
-    and use the service through a visitor's browser (DNS rebinding).
-    """
-    if names:
-        return frozenset(names.lower().split(","))
-    return None if has_keys else _LOOPBACK_NAMES | ({host.lower()} - {""})
+        `names`: the setting ALLOWED_HOSTS. If it is empty, a service without keys accepts the names
+        of this machine and its own host only: otherwise any web site could point its own name to
+        this machine and use the service through a visitor's browser (DNS rebinding).
+        """
+        if names:
+            return frozenset(names.lower().split(","))
+        return None if has_keys else _LOOPBACK_NAMES | ({self.host.lower()} - {""})
 
 
 def _is_loopback(host: str) -> bool:

@@ -32,11 +32,7 @@ from service.lifecycle.loading import (
     CheckpointSource,
     Infer,
     Load,
-    health_check,
-    load_checked,
-    newer_revision,
     run_in_daemon_thread,
-    warm_up,
 )
 from service.settings import ServiceSettings
 from service.telemetry.observation import PROBES
@@ -79,7 +75,7 @@ class Lifecycle:
         settings: ServiceSettings,
         sources: Sequence[CheckpointSource] = (),
         shadow_source: CheckpointSource | None = None,
-        load: Load = load_checked,
+        load: Load = CheckpointSource.load,
         extensions: Mapping[str, Extension] | None = None,
         decoder: DecoderPool | None = None,
         waits: bool = False,
@@ -195,7 +191,7 @@ class Lifecycle:
                 _, models = await asyncio.gather(self.decoder.start(), self._load_models())
                 if await self._check_health(infer, timeout_s=None):
                     for checked in self._checked:
-                        await warm_up(checked, infer, self._settings.max_batch_rows)
+                        await checked.warm_up(infer, self._settings.max_batch_rows)
                     if self._sources:
                         parts.enter_context(_frozen_gc())
                     self.serve(models)
@@ -237,7 +233,7 @@ class Lifecycle:
     async def _check_health(self, infer: Infer, timeout_s: float | None) -> bool:
         """Checks all models until one is unhealthy; stores its failure."""
         for checked in tuple(self._checked):
-            fault = await health_check(checked, infer, timeout_s)
+            fault = await checked.fault(infer, timeout_s)
             if fault is not None:
                 self.fail(fault)
                 return False
@@ -261,10 +257,10 @@ class Lifecycle:
                 self.shadow = await self._reloaded("shadow of", self.shadow, self._check_shadow)
 
     async def _serve_revision(self, infer: Infer, new: CheckedModel) -> None:
-        fault = await health_check(new, infer, timeout_s=None)
+        fault = await new.fault(infer, timeout_s=None)
         if fault is not None:
             raise CheckpointError(new.source.folder, fault)
-        await warm_up(new, infer, self._settings.max_batch_rows)
+        await new.warm_up(infer, self._settings.max_batch_rows)
         self.models.replace(new.served)
 
     async def _check_shadow(self, new: CheckedModel) -> None:
@@ -276,7 +272,7 @@ class Lifecycle:
         """The new revision in a folder, which `use` accepts; the current one if that fails."""
         name = f"{kind} {old.served.name}"
         try:
-            loading = run_in_daemon_thread(lambda: newer_revision(old, self._load, self._loaded))
+            loading = run_in_daemon_thread(lambda: old.newer_revision(self._load, self._loaded))
             new = await self._noticed_if_slow(name, loading)
             if new is None:
                 logger.info("%s: revision %s, verified", name, old.model.revision)

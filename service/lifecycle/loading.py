@@ -98,6 +98,51 @@ class CheckpointSource:
         folder = download(repository)
         return cls(folder, name, str(Repository(repository.name, revision=folder.name)))
 
+    def load(
+        self,
+        others: Iterable[InferenceModel],
+        device: str = "cpu",
+        precision: PrecisionChoice = "float32",
+        compiler: str | None = None,
+        verify: Verify | None = None,
+    ) -> "CheckedModel":
+        """Loads the model and checks its known answer in every mode.
+
+        The check runs without compilation, which belongs to the thread that runs the model: CUDA
+        graphs cannot be captured while another thread uses the device.
+
+        Device, precision and compiler are as in `EulerLoRA.load`. `others`: loaded models on the
+        same device; an equal backbone in the same precision is shared. `verify`: checks the
+        signature before anything else is read; None for no check.
+
+        Raises:
+            CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
+        """
+        folder = self.folder.resolve()  # all files from one folder if a link changes meanwhile
+        if verify is not None:
+            verify(folder)
+        checkpoint = load_checkpoint(folder)
+        known, (card, licence) = read_known_answer(folder, checkpoint.config), _read_card(folder)
+        model = EulerLoRA.of(checkpoint, device, precision, compiler)
+        served = ServedModel(model, card, self.url, self.name, licence)
+        logger.info(
+            "model %s: precision %s: %s", served.name, model.precision, model.precision_reason
+        )
+        mismatch = checkpoint.config.calibration_mismatch(model.precision)
+        if mismatch is not None:
+            logger.warning("model %s: %s", served.name, mismatch)
+        _share_backbone(model, others)
+        uncompiled = Runtime(
+            model.network, model.device, RuntimeSettings(precision=model.precision)
+        )
+        answers = predict_known_answer(
+            uncompiled, known.pixels.to(model.device), known.draws, checkpoint.config.temperatures
+        )
+        fault = known.fault(answers, model.precision)
+        if fault is not None:
+            raise CheckpointError(folder / EXPECTED_FILE, fault)
+        return CheckedModel(self, known, served)
+
 
 @dataclass(frozen=True)
 class CheckedModel:
@@ -111,50 +156,65 @@ class CheckedModel:
     def model(self) -> InferenceModel:
         return self.served.model
 
+    def newer_revision(
+        self, load: "Load", others: Iterable[InferenceModel]
+    ) -> "CheckedModel | None":
+        """Loads the model that the source has now; None for the same revision.
+
+        It reads the weights in either case: they can be damaged although `config.json`, and with
+        it the revision, is the same.
+
+        Raises:
+            CheckpointError: For a folder that cannot replace it.
+        """
+        loaded = load(self.source, others)
+        if loaded.model.revision == self.model.revision:
+            return None
+        if loaded.served.name != self.served.name:
+            raise CheckpointError(
+                self.source.folder / CONFIG_FILE,
+                f"expected a model named {self.served.name}, got {loaded.served.name}",
+            )
+        return loaded
+
+    async def fault(self, infer: Infer, timeout_s: float | None) -> str | None:
+        """Why the model is unhealthy, in one line, or None if it gives its known answer.
+
+        Retries after OutOfMemory, since other requests may have taken the memory, until the
+        timeout.
+
+        Args:
+            infer: Uses the queue of the requests.
+            timeout_s: For all draws together; None for no limit, but then `_MAX_RETRIES` at most.
+        """
+        retries = _MAX_RETRIES if timeout_s is None else sys.maxsize
+        answering = asyncio.create_task(_known_answers(self, infer, retries))
+        try:
+            # Several waits: one ends at once if the process was suspended, as by `docker pause`.
+            for _ in range(_WAITS_PER_TIMEOUT):
+                await asyncio.wait(
+                    [answering], timeout=timeout_s and timeout_s / _WAITS_PER_TIMEOUT
+                )
+            if not answering.done():
+                return f"model {self.served.name}: no known answer within {timeout_s:g} s"
+            fault = self.known.fault(await answering, self.model.precision)
+        except Exception as error:
+            return f"model {self.served.name}: no known answer ({type(error).__name__}: {error})"
+        finally:
+            answering.cancel()
+        return None if fault is None else f"model {self.served.name}: {fault}"
+
+    async def warm_up(self, infer: Infer, max_batch_rows: int) -> None:
+        """Runs items that fill one batch, so that the queue can estimate its throughput.
+
+        Ignores errors.
+        """
+        served, item = self.served, InferenceItem(self.known.pixels, Draw())
+        count = math.ceil(min(max_batch_rows, served.max_rows_per_pass) / served.adapters)
+        await asyncio.gather(*(infer(served, item) for _ in range(count)), return_exceptions=True)
+
 
 Load = Callable[[CheckpointSource, Iterable[InferenceModel]], CheckedModel]
-
-
-def load_checked(
-    source: CheckpointSource,
-    others: Iterable[InferenceModel],
-    device: str = "cpu",
-    precision: PrecisionChoice = "float32",
-    compiler: str | None = None,
-    verify: Verify | None = None,
-) -> CheckedModel:
-    """Loads the model of a checkpoint and checks its known answer in every mode.
-
-    The check runs without compilation, which belongs to the thread that runs the model: CUDA graphs
-    cannot be captured while another thread uses the device.
-
-    Device, precision and compiler are as in `EulerLoRA.load`. `others`: loaded models on the same
-    device; an equal backbone in the same precision is shared. `verify`: checks the signature before
-    anything else is read; None for no check.
-
-    Raises:
-        CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
-    """
-    folder = source.folder.resolve()  # all files from one folder if a link changes meanwhile
-    if verify is not None:
-        verify(folder)
-    checkpoint = load_checkpoint(folder)
-    known, (card, licence) = read_known_answer(folder, checkpoint.config), _read_card(folder)
-    model = EulerLoRA.of(checkpoint, device, precision, compiler)
-    served = ServedModel(model, card, source.url, source.name, licence)
-    logger.info("model %s: precision %s: %s", served.name, model.precision, model.precision_reason)
-    mismatch = checkpoint.config.calibration_mismatch(model.precision)
-    if mismatch is not None:
-        logger.warning("model %s: %s", served.name, mismatch)
-    _share_backbone(model, others)
-    uncompiled = Runtime(model.network, model.device, RuntimeSettings(precision=model.precision))
-    answers = predict_known_answer(
-        uncompiled, known.pixels.to(model.device), known.draws, checkpoint.config.temperatures
-    )
-    fault = known.fault(answers, model.precision)
-    if fault is not None:
-        raise CheckpointError(folder / EXPECTED_FILE, fault)
-    return CheckedModel(source, known, served)
 
 
 def _read_card(folder: Path) -> tuple[str, str | None]:
@@ -185,28 +245,6 @@ def _share_backbone(model: InferenceModel, others: Iterable[InferenceModel]) -> 
             return
 
 
-def newer_revision(
-    current: CheckedModel, load: Load, others: Iterable[InferenceModel]
-) -> CheckedModel | None:
-    """Loads the model that the source of `current` has now; None for the same revision.
-
-    It reads the weights in either case: they can be damaged although `config.json`, and with it the
-    revision, is the same.
-
-    Raises:
-        CheckpointError: For a folder that cannot replace it.
-    """
-    loaded = load(current.source, others)
-    if loaded.model.revision == current.model.revision:
-        return None
-    if loaded.served.name != current.served.name:
-        raise CheckpointError(
-            current.source.folder / CONFIG_FILE,
-            f"expected a model named {current.served.name}, got {loaded.served.name}",
-        )
-    return loaded
-
-
 async def run_in_daemon_thread(work: Callable[[], _Result]) -> _Result:
     """Runs `work` in a daemon thread, which continues after a cancellation.
 
@@ -226,42 +264,6 @@ async def run_in_daemon_thread(work: Callable[[], _Result]) -> _Result:
 
     threading.Thread(target=run, name="loading", daemon=True).start()
     return await asyncio.wrap_future(future)
-
-
-async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | None) -> str | None:
-    """Why a model is unhealthy, in one line, or None if it gives its known answer.
-
-    Retries after OutOfMemory, since other requests may have taken the memory, until the timeout.
-
-    Args:
-        checked: With the answer that it must give.
-        infer: Uses the queue of the requests.
-        timeout_s: For all draws together; None for no limit, but then `_MAX_RETRIES` at most.
-    """
-    retries = _MAX_RETRIES if timeout_s is None else sys.maxsize
-    answering = asyncio.create_task(_known_answers(checked, infer, retries))
-    try:
-        # Several waits: one ends at once if the process was suspended, as by `docker pause`.
-        for _ in range(_WAITS_PER_TIMEOUT):
-            await asyncio.wait([answering], timeout=timeout_s and timeout_s / _WAITS_PER_TIMEOUT)
-        if not answering.done():
-            return f"model {checked.served.name}: no known answer within {timeout_s:g} s"
-        fault = checked.known.fault(await answering, checked.model.precision)
-    except Exception as error:
-        return f"model {checked.served.name}: no known answer ({type(error).__name__}: {error})"
-    finally:
-        answering.cancel()
-    return None if fault is None else f"model {checked.served.name}: {fault}"
-
-
-async def warm_up(checked: CheckedModel, infer: Infer, max_batch_rows: int) -> None:
-    """Runs items that fill one batch, so that the queue can estimate its throughput.
-
-    Ignores errors.
-    """
-    served, item = checked.served, InferenceItem(checked.known.pixels, Draw())
-    count = math.ceil(min(max_batch_rows, served.max_rows_per_pass) / served.adapters)
-    await asyncio.gather(*(infer(served, item) for _ in range(count)), return_exceptions=True)
 
 
 async def _known_answers(checked: CheckedModel, infer: Infer, retries: int) -> list[Tensor]:

@@ -4,14 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
-from service.app import create_app
-from service.commands import serve_command
-from service.lifecycle.lifecycle import Lifecycle
 from service.process import effective_settings
-from service.settings import ServiceSettings, variables
+from tests.program import succeed
+from tests.service.conftest import app_of
 
 DOCKERFILE = (Path(__file__).parents[2] / "Dockerfile").read_text()
 PORT = 8000
@@ -43,28 +40,19 @@ def option(command: list[str], name: str) -> str:
 
 
 def test_every_option_is_one_of_the_server(commands: list[list[str]]) -> None:
-    parameters = serve_command.get_params(click.Context(serve_command))  # also of extensions
-    known = {option for parameter in parameters for option in parameter.opts}
+    known = set(re.findall(r"--[a-z-]+", succeed("serve", "--help").out))  # also of extensions
     for command in commands:
         assert command[:2] == ["eulerlora", "serve"]
         assert {word.partition("=")[0] for word in command if word.startswith("--")} <= known
 
 
-def test_every_variable_is_a_setting_of_the_server(environments: list[dict[str, str]]) -> None:
-    known = set(variables(ServiceSettings))
-    for environment in environments:
-        assert {name for name in environment if name.startswith("EULERLORA_SERVE_")} <= known
-
-
 def test_every_probed_path_is_a_route(container: dict[str, Any], manifests: dict[str, Any]) -> None:
-    settings = ServiceSettings()
-    app = create_app(Lifecycle(settings), settings)
     paths = {container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "readiness")}
     paths |= {container["livenessProbe"]["httpGet"]["path"]}
     paths |= {endpoint["path"] for endpoint in manifests["ServiceMonitor"]["spec"]["endpoints"]}
     paths |= set(re.findall(r"'GET', '(/\w+)'", DOCKERFILE))
     assert paths == {"/readyz", "/livez", "/metrics"}
-    assert paths <= set(app.openapi()["paths"])
+    assert paths <= set(app_of().openapi()["paths"])
 
 
 def test_liveness_and_readiness_have_separate_probes(
@@ -98,7 +86,7 @@ def test_the_settings_of_every_deployment_can_work_together(
     for command, environment in zip(commands[:2], environments, strict=True):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        settings = effective_settings(float(option(command, "drain-s")), compiled=False)
+        settings = effective_settings(float(option(command, "drain-s")))
         assert settings.life.drain_s > 0
 
 

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import uvicorn
 from fastapi import FastAPI, Request
-from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
@@ -25,32 +23,23 @@ from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
-from eulerlora_contract.image_formats import PNG_SIGNATURE, png_chunk
 from eulerlora_contract.problems import Problem
 from service.auth.keys import Keys
 from service.decoding.decode import decode
 from service.decoding.formats import Declared
-from service.decoding.messages import (
-    HEADER,
-    DecodeJob,
-    Failure,
-    message_bytes,
-    result_message,
-    result_of,
-)
+from service.decoding.messages import DecodeJob, Failure
 from service.decoding.worker import run_job
-from service.http.middleware import MAX_HEADER_BYTES, BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.protocol import protocol_of
 from service.http.requests import read_file, read_files
 from service.http.responses import add_problem_handlers
-from service.settings import BodySettings, ConnectionSettings, ImageSettings
-from service.telemetry.metrics import Metrics
-from service.telemetry.observation import ObservationMiddleware
+from service.http.server import server_config
 from tests.conftest import MARGINS, THRESHOLDS, config_of, random_backbone, random_network
 from tests.fuzz.bodies import CLOSING, IMAGES, OPENING, PROTOCOLS, Body, Draw, encoded, jpeg
 from tests.fuzz.fuzzer import Target
-from tests.service.conftest import PROBLEM_KEYS, app_of
-from tests.service.observed import GAUGES
+from tests.service.conftest import PROBLEM_KEYS, app_of, png_chunk
+from tests.service.decoding.frames import HEADER
+from tests.service.http.plain_app import guarded
+from tests.service.settings import settings_of
 from training.data.cache import DecodedImages
 from training.data.dataset import DataSettings
 from training.data.labels import split_labels
@@ -70,7 +59,7 @@ def file(content: bytes, name: str = "input") -> Path:
 
 
 SMALL = {"min_side": 1, "max_pixels": 200_000, "max_jpeg_pixels": 200_000}
-LIMITS = ImageSettings.model_validate(SMALL)
+LIMITS = settings_of("images", **SMALL)
 
 
 def image(content: bytes) -> None:
@@ -84,10 +73,13 @@ def images() -> list[bytes]:
     return [*plain, *(path.read_bytes() for path in unusual)]
 
 
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
 def with_checksums(content: bytes) -> bytes:
-    if not content.startswith(PNG_SIGNATURE):
+    if not content.startswith(SIGNATURE):
         return content
-    chunks, at = [PNG_SIGNATURE], len(PNG_SIGNATURE)
+    chunks, at = [SIGNATURE], len(SIGNATURE)
     while at < len(content):
         end = at + 8 + int.from_bytes(content[at : at + 4])
         chunks.append(png_chunk(content[at + 4 : at + 8], content[at + 8 : end]))
@@ -102,16 +94,17 @@ def decoder_message(content: bytes) -> None:
     """Reads a header, and a message whose header and length are right: a JSON line and pixels."""
     if len(content) >= HEADER.size:
         with suppress(ValueError):
-            message_bytes(content[: HEADER.size], JOB)
+            JOB.result_bytes(content[: HEADER.size])
     fields, _, pixels = content.partition(b"\n")
     pixels = pixels and pixels.ljust(JOB.pixel_bytes, b"\0")[: JOB.pixel_bytes]
     header = HEADER.pack(len(fields), len(pixels))
-    result_of(memoryview(header + fields + pixels), JOB)
+    JOB.result(memoryview(header + fields + pixels))
 
 
 def decoder_messages() -> list[bytes]:
-    results = (run_job(JOB, ImageSettings()), Failure(kind="unusable_image"))
-    messages = [(HEADER.unpack_from(sent)[0], sent) for sent in map(result_message, results)]
+    results = (run_job(JOB, settings_of("images")), Failure(kind="unusable_image"))
+    sent_ones = (result.message() for result in results)
+    messages = [(HEADER.unpack_from(sent)[0], sent) for sent in sent_ones]
     return [
         sent[HEADER.size :][:length] + b"\n" + sent[HEADER.size + length :]
         for length, sent in messages
@@ -180,11 +173,7 @@ REQUESTS = (
 @cache
 def connections() -> tuple[asyncio.AbstractEventLoop, Callable[[], Any], list[dict[str, Any]]]:
     """An event loop, a factory of connections to an application, and its errors."""
-    app = FastAPI(redirect_slashes=False, middleware=[
-        Middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=()),
-        Middleware(RequestMiddleware, header_checks=HeaderChecks(), checks=(),
-                   bodies=BodyLimits(BodySettings(), {})),
-    ])  # fmt: skip
+    app = FastAPI(redirect_slashes=False)
     add_problem_handlers(app)
 
     @app.api_route("/", methods=["GET", "POST"])
@@ -193,11 +182,9 @@ def connections() -> tuple[asyncio.AbstractEventLoop, Callable[[], Any], list[di
 
     loop, errors = asyncio.new_event_loop(), list[dict[str, Any]]()
     loop.set_exception_handler(lambda _, context: errors.append(context))
-    config = uvicorn.Config(
-        app, h11_max_incomplete_event_size=MAX_HEADER_BYTES, log_config=None, access_log=False
-    )
+    kind = protocol_of(settings_of("connections"))
+    config = server_config(guarded(app), kind)
     config.load()
-    kind = protocol_of(ConnectionSettings())
     return loop, lambda: kind(config, ServerState(), {}, loop), errors
 
 

@@ -9,14 +9,14 @@ import torch
 
 from eulerlora.settings import Draw
 from service.inference.engine import InferenceItem
-from service.inference.queue import Batch, InferenceResult, RequestQueue
+from service.inference.queue import RequestQueue
 from service.inference.workers import InferenceWorkers
 from service.settings import ServiceSettings
 
 TIMEOUT_S = 120  # for events that normally occur at once
 MAX_PASS_MS = 10**9  # a test that blocks passes makes them appear slow
 NO_DEADLINE = float("inf")
-Futures = Sequence["Future[InferenceResult]"]
+Futures = Sequence["Future[Any]"]
 
 
 def item_of(value: int) -> InferenceItem:
@@ -70,7 +70,7 @@ class WorkersHarness:
 
     def __init__(self, workers: int = 1, **settings: Any) -> None:
         self.engine: Any = FakeEngine()
-        self.runs: list[tuple[Batch, float]] = []
+        self.runs: list[tuple[Any, float]] = []
         self.fatal: list[Exception] = []
         self.failed = threading.Event()
         chosen = ServiceSettings(**{"max_batch_rows": 6, "max_pass_ms": MAX_PASS_MS, **settings})
@@ -79,17 +79,17 @@ class WorkersHarness:
             self.queue, chosen.max_batch_s, self._record, self._fail, workers
         )
 
-    def _record(self, batch: Batch, seconds: float) -> None:
+    def _record(self, batch: object, seconds: float) -> None:
         self.runs.append((batch, seconds))
 
     def _fail(self, error: Exception) -> None:
         self.fatal.append(error)
         self.failed.set()
 
-    def submit(self, *values: int) -> list["Future[InferenceResult]"]:
+    def submit(self, *values: int) -> list["Future[Any]"]:
         return [self.workers.submit(self.engine, item_of(value)) for value in values]
 
-    def block_with(self, value: int) -> "Future[InferenceResult]":
+    def block_with(self, value: int) -> "Future[Any]":
         """The future of an item whose batch blocks a worker until the gate is set."""
         self.engine.gate.clear()
         self.engine.entered.clear()

@@ -19,7 +19,7 @@ from service.decoding.decode import decode
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.sandbox import Sandbox
 from service.decoding.slots import DecodingSlots
-from service.extensions import AnsweredImage, Extension
+from service.extensions import Extension
 from service.fair_sharing import ClientQuota
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue
@@ -112,10 +112,10 @@ class Recorder(Extension):
     reads_files = True
 
     def __init__(self, failure: Exception | None = None) -> None:
-        self.images: list[tuple[AnsweredImage, BaseModel]] = []
+        self.images: list[tuple[Any, BaseModel]] = []
         self.failure = failure
 
-    async def answered(self, image: AnsweredImage, body: BaseModel) -> None:
+    async def answered(self, image: Any, body: BaseModel) -> None:
         if self.failure is not None:
             raise self.failure
         self.images.append((image, body))

@@ -7,14 +7,13 @@ from dataclasses import replace
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from eulerlora_contract.answers import Prediction
-from eulerlora_contract.problems import NotAuthenticated, Overloaded
-from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
-from service.http.responses import ProblemResponse, add_problem_handlers
+from eulerlora_contract.problems import Overloaded, Problem
+from service.http.middleware import RequestMiddleware
+from service.http.responses import add_problem_handlers
 from service.routes.system import metrics_routes
-from service.settings import BodySettings
 from service.telemetry.metrics import Gauges, Metrics
 from service.telemetry.observation import ObservationMiddleware
 from service.telemetry.records import CompletedPrediction, RequestObservation
@@ -43,17 +42,10 @@ GAUGES = Gauges(
 )
 
 
-class RefusesFirst:
-    """A middleware that refuses requests with the header `X-Refuse` before routing."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app: ASGIApp = self.app
-        if any(name == b"x-refuse" for name, _ in scope.get("headers", ())):
-            app = ProblemResponse(NotAuthenticated("expected a key"), "an-id")
-        await app(scope, receive, send)
+def refuse_marked(scope: Scope) -> None:
+    """Refuses requests with the header `X-Refuse` before routing."""
+    if any(name == b"x-refuse" for name, _ in scope["headers"]):
+        raise Problem("expected a key", code="not_authenticated", status=401)
 
 
 def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
@@ -62,13 +54,7 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
     outside: adds middlewares outside ObservationMiddleware.
     """
     app = FastAPI()
-    app.add_middleware(RefusesFirst)
-    app.add_middleware(
-        RequestMiddleware,
-        header_checks=HeaderChecks(),
-        checks=(),
-        bodies=BodyLimits(BodySettings(), {}),
-    )
+    app.add_middleware(RequestMiddleware, checks=[refuse_marked])
     app.add_middleware(ObservationMiddleware, metrics=metrics, paths=TEMPLATES)
     outside(app)
     add_problem_handlers(app)

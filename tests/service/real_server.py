@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
-from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
-from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
-from service.http.protocol import Protocol, protocol_of
-from service.http.server import listen, server_config
-from service.settings import BodySettings, ConnectionSettings
+from service.http.protocol import protocol_of
+from service.http.server import Address, server_config
+from tests.service.settings import settings_of
 
 SOCKET_TIMEOUT_S = 120.0
-LONG_TIMEOUTS = ConnectionSettings(header_timeout_s=SOCKET_TIMEOUT_S, idle_timeout_s=600)
+LONG_TIMEOUTS = settings_of("connections", header_timeout_s=SOCKET_TIMEOUT_S, idle_timeout_s=600)
 PROBE = b"GET /readyz HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
@@ -45,33 +42,14 @@ class RawResponse:
 
 
 @contextmanager
-def serve_with_limits(
-    app: FastAPI, connections: ConnectionSettings, bodies: BodySettings
-) -> Iterator[int]:
-    """Yields the port of a server that enforces the limits while the context is open."""
-    app.user_middleware.append(
-        Middleware(
-            RequestMiddleware,
-            header_checks=HeaderChecks(),
-            checks=(),
-            bodies=BodyLimits(bodies, {}),
-        )
-    )
-    with run_server(app, protocol_of(connections)) as port:
-        yield port
-
-
-@contextmanager
-def run_server(
-    app: ASGIApp, protocol: type[Protocol] | None = None, trusted_proxies: str = ""
-) -> Iterator[int]:
+def run_server(app: ASGIApp, protocol: Any = None, trusted_proxies: str = "") -> Iterator[int]:
     """Yields the port of a server with the configuration of `eulerlora serve`.
 
     protocol: by default with long timeouts.
     """
     config = server_config(app, protocol or protocol_of(LONG_TIMEOUTS), trusted_proxies)
     server = uvicorn.Server(config)
-    with listen("127.0.0.1", 0) as listener:
+    with Address("127.0.0.1").listen() as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

@@ -19,19 +19,13 @@ from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora_contract.errors import SettingsError
 from service.decoding.fork_server import FORK_SERVER
 from service.http.protocol import protocol_of
-from service.http.server import (
-    allowed_hosts,
-    check_exposure,
-    listen,
-    server_config,
-    server_url,
-)
+from service.http.server import Address, server_config
 from service.inference.engine import ServedModel
 from service.process import described, effective_settings
-from service.settings import ConnectionSettings
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
+from tests.service.settings import settings_of
 from tests.signing_keys import write_keys
 
 CLIENTS = 16
@@ -211,11 +205,11 @@ def test_an_invalid_policy_is_refused_with_its_file(
 def test_the_command_line_overrides_the_settings_of_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("EULERLORA_SERVE_LIFE__DRAIN_S", "1")
     monkeypatch.setenv("EULERLORA_SERVE_LIFE__GRACE_S", "70")
-    assert effective_settings(None, compiled=False).life.drain_s == 1
-    life = effective_settings(2.5, compiled=False).life
+    assert effective_settings().life.drain_s == 1
+    life = effective_settings(2.5).life
     assert (life.drain_s, life.grace_s) == (2.5, 70)
     with pytest.raises(SettingsError, match=r"drain_s .*=75, got 70$"):
-        effective_settings(30, compiled=False)
+        effective_settings(30)
 
 
 @pytest.mark.parametrize(
@@ -235,12 +229,12 @@ def test_the_start_line_names_a_licence_that_forbids_commercial_use(
      ("::1", "http://[::1]:80")],
 )  # fmt: skip
 def test_the_url_encloses_an_ipv6_address_in_brackets(host: str, url: str) -> None:
-    assert server_url(host, 80) == url
+    assert Address(host, 80).url == url
 
 
 def test_the_unspecified_ipv6_address_serves_both_families() -> None:
     try:
-        listener = listen("::", 0)
+        listener = Address("::").listen()
     except SettingsError:
         pytest.skip("requires IPv6")
     with listener:
@@ -250,7 +244,7 @@ def test_the_unspecified_ipv6_address_serves_both_families() -> None:
 
 def test_an_invalid_host_name_is_refused_in_one_line() -> None:
     with pytest.raises(SettingsError, match=r"cannot listen on .*: invalid host name$"):
-        listen("a" * 64 + ".example", 0)
+        Address("a" * 64 + ".example").listen()
 
 
 LOOPBACK = ["127.0.0.1", "127.8.9.10", "localhost", "LOCALHOST", "::1", "::ffff:127.0.0.1"]
@@ -260,22 +254,22 @@ EXPOSED = ["0.0.0.0", "::", "", "192.168.1.7", "10.0.0.1", "fe80::1%eth0", "::ff
 
 @pytest.mark.parametrize("host", LOOPBACK)
 def test_loopback_is_served_without_keys_under_its_own_names(host: str) -> None:
-    assert check_exposure(host, has_keys=False, open_to_all=False) is not None  # a warning
-    assert check_exposure(host, has_keys=True, open_to_all=False) is None
-    names = allowed_hosts(host, has_keys=False, names="")
+    assert Address(host).check_exposure(has_keys=False, open_to_all=False) is not None  # a warning
+    assert Address(host).check_exposure(has_keys=True, open_to_all=False) is None
+    names = Address(host).allowed_hosts(has_keys=False, names="")
     assert names == {"localhost", "127.0.0.1", "::1", host.lower()}
-    assert allowed_hosts(host, has_keys=True, names="") is None
+    assert Address(host).allowed_hosts(has_keys=True, names="") is None
 
 
 @pytest.mark.parametrize("host", EXPOSED)
 def test_other_addresses_require_keys_or_open_and_have_every_name_with_keys(host: str) -> None:
     with pytest.raises(SettingsError):
-        check_exposure(host, has_keys=False, open_to_all=False)
-    assert check_exposure(host, has_keys=False, open_to_all=True) is not None  # a warning
-    assert check_exposure(host, has_keys=True, open_to_all=False) is None
-    names = allowed_hosts(host, has_keys=False, names="")
+        Address(host).check_exposure(has_keys=False, open_to_all=False)
+    assert Address(host).check_exposure(has_keys=False, open_to_all=True) is not None  # a warning
+    assert Address(host).check_exposure(has_keys=True, open_to_all=False) is None
+    names = Address(host).allowed_hosts(has_keys=False, names="")
     assert names == {"localhost", "127.0.0.1", "::1", host.lower()} - {""}
-    assert allowed_hosts(host, has_keys=True, names="") is None
+    assert Address(host).allowed_hosts(has_keys=True, names="") is None
 
 
 @pytest.mark.parametrize(
@@ -292,7 +286,7 @@ def test_only_a_trusted_proxy_names_the_client(monkeypatch, trusted, peer, clien
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         clients.append(scope["client"][0])
 
-    config = server_config(app, protocol_of(ConnectionSettings()), trusted)
+    config = server_config(app, protocol_of(settings_of("connections")), trusted)
     config.load()
     headers = [(b"x-forwarded-for", b"203.0.113.5, 192.0.2.1")]
     scope = {"type": "http", "client": (peer, 1), "headers": headers, "raw_path": b"/", "state": {}}
@@ -307,10 +301,10 @@ def test_only_a_trusted_proxy_names_the_client(monkeypatch, trusted, peer, clien
 
 def test_keys_together_with_open_are_refused() -> None:
     with pytest.raises(SettingsError):
-        check_exposure("127.0.0.1", has_keys=True, open_to_all=True)
+        Address("127.0.0.1").check_exposure(has_keys=True, open_to_all=True)
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
 def test_the_setting_replaces_the_names(has_keys: bool) -> None:
-    names = allowed_hosts("127.0.0.1", has_keys, "Clinic.example,10.0.0.7")
+    names = Address("127.0.0.1").allowed_hosts(has_keys, "Clinic.example,10.0.0.7")
     assert names == {"clinic.example", "10.0.0.7"}

@@ -11,8 +11,7 @@ from fastapi.testclient import TestClient
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
-from eulerlora.checkpoint.weights import BACKBONE_FILE
-from service.lifecycle.loading import CheckpointSource, load_checked
+from service.lifecycle.loading import CheckpointSource
 from tests.service.conftest import app_of
 
 MAX_BYTES = 55_000_000
@@ -56,7 +55,7 @@ def first_images(archive: Path) -> list[tuple[str, bytes]]:
 
 def test_the_checkpoint_is_small_and_complete(config: CheckpointConfig) -> None:
     assert sum(path.stat().st_size for path in DEFAULT_CHECKPOINT.iterdir()) <= MAX_BYTES
-    assert (DEFAULT_CHECKPOINT / BACKBONE_FILE).exists()
+    assert (DEFAULT_CHECKPOINT / "backbone.safetensors").exists()
     assert {name.name for name in config.classes} == {
         "akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"
     }  # fmt: skip
@@ -109,5 +108,5 @@ def test_most_other_images_and_few_lesions_are_unfamiliar(
 
 
 def test_the_served_licence_is_that_of_the_data() -> None:
-    checked = load_checked(CheckpointSource(DEFAULT_CHECKPOINT), ())
+    checked = CheckpointSource(DEFAULT_CHECKPOINT).load(())
     assert checked.served.licence == "cc-by-nc-4.0"

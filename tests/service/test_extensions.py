@@ -13,7 +13,7 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import Overloaded
 from service.extensions import load_extensions
 from service.inference.queue import RequestQueue
-from service.options import extension_options, extension_variables
+from service.process import effective_settings
 from tests.program import succeed
 from tests.service.conftest import app_of
 from tests.service.key_files import client as client_with
@@ -120,9 +120,11 @@ def only_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("only_core")
 def test_a_service_without_other_distributions_answers_predict_alone(
-    model: EulerLoRA, png: bytes
+    model: EulerLoRA, png: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert extension_variables() == []
+    with monkeypatch.context() as patch, pytest.raises(SettingsError, match="unknown setting"):
+        patch.setenv("EULERLORA_SERVE_MOST", "5")
+        effective_settings()
     assert {"--shadow", "--audit", "--policy"} & set(succeed("serve", "--help").out.split()) == {
         "--shadow"
     }
@@ -133,11 +135,12 @@ def test_a_service_without_other_distributions_answers_predict_alone(
     assert {one.headers["Content-Type"] for one in absent} == {"application/problem+json"}
 
 
-def test_an_extension_gets_its_options(install: Install) -> None:
+def test_an_extension_gets_its_options(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("second_reader:Limited")
     assert vars(load_extensions({"second-reader": {"most": 5}})["second-reader"]) == {"most": 5}
-    (option,) = extension_options()["second-reader"]
-    assert option.name == "most" and extension_variables()[-1] == "EULERLORA_SERVE_MOST"
+    assert "--most" in succeed("serve", "--help").out
+    monkeypatch.setenv("EULERLORA_SERVE_MOST", "5")
+    effective_settings()  # the variable is known
 
 
 @pytest.mark.parametrize(

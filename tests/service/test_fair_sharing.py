@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from eulerlora_contract.problems import QuotaExceeded
 from service.fair_sharing import (
     ClientQuota,
     FairQueue,
@@ -16,6 +15,7 @@ from service.fair_sharing import (
     address_network,
     client_of,
 )
+from tests.problems import raises_problem
 from tests.service.fake_engine import FakeClock
 
 
@@ -222,11 +222,11 @@ def test_a_client_may_use_its_quota_at_once_and_then_waits_for_its_debt() -> Non
     quota.charge("a", 29)
     quota.check("a")
     quota.charge("a", 6)  # an image that was more expensive than expected
-    with pytest.raises(QuotaExceeded) as raised:
+    with raises_problem("quota_exceeded") as raised:
         quota.check("a")
     assert raised.value.retry_after_s == pytest.approx(10)  # 5 s of debt at half a second a second
     clock.now_s += 9.9
-    with pytest.raises(QuotaExceeded):
+    with raises_problem("quota_exceeded"):
         quota.check("a")
     clock.now_s += 0.2
     quota.check("a")
@@ -238,7 +238,7 @@ def test_a_client_saves_at_most_one_minute() -> None:
     quota.charge("a", 1)
     clock.now_s += 3600
     quota.charge("a", 31)
-    with pytest.raises(QuotaExceeded):
+    with raises_problem("quota_exceeded"):
         quota.check("a")
 
 
@@ -276,5 +276,5 @@ def test_a_quota_remembers_the_debt_of_a_client_that_others_followed() -> None:
     for index in range(9_999):
         quota.charge(str(index), 1)
         clock.now_s += 0.001
-    with pytest.raises(QuotaExceeded):
+    with raises_problem("quota_exceeded"):
         quota.check("in debt")

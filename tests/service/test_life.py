@@ -22,7 +22,7 @@ from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from service import process
 from service.decoding.pool import DecoderPool
 from service.inference import engine
-from service.lifecycle import lifecycle
+from service.lifecycle.loading import CheckedModel, CheckpointSource
 from tests.server_process import END_S, START_S, ServerProcess, serving, wait_until
 from training.calibration.calibrate import calibrate_checkpoint
 from training.data.images import ImageParts, LabelledImage
@@ -38,7 +38,7 @@ def never_load() -> None:
         print("loading", file=sys.stderr, flush=True)
         threading.Event().wait()
 
-    process.load_checked = block  # type: ignore[assignment]
+    CheckpointSource.load = block  # type: ignore[assignment,method-assign]
 
 
 def set_life(**settings: float) -> None:
@@ -60,7 +60,7 @@ def drain_until_sigusr1() -> None:
 
 def lose_the_device() -> None:
     """Makes the server's device fail after the warm-up."""
-    warm_up = lifecycle.warm_up
+    warm_up = CheckedModel.warm_up
 
     def fail(*_: Any) -> NoReturn:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
@@ -69,7 +69,7 @@ def lose_the_device() -> None:
         await warm_up(*arguments)
         engine.predict_images = fail
 
-    lifecycle.warm_up = warm_up_and_fail  # type: ignore[assignment]
+    CheckedModel.warm_up = warm_up_and_fail  # type: ignore[method-assign]
 
 
 def never_end() -> None:

@@ -7,7 +7,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.schemas import BaseSchema
 
-from eulerlora_contract.answers import ProblemDocument
+from tests.service.conftest import PROBLEM_KEYS
 from tests.service.real_server import SOCKET_TIMEOUT_S
 
 FEW = settings(
@@ -63,6 +63,6 @@ def check(case: schemathesis.Case) -> None:
     )
     if response.status_code >= 400:
         assert response.headers["content-type"] == ["application/problem+json"]
-        problem = ProblemDocument.model_validate(response.json(), extra="forbid")
-        assert problem.status == response.status_code
-        assert [problem.request_id] == response.headers["x-request-id"]
+        problem = response.json()
+        assert (set(problem), problem["status"]) == (PROBLEM_KEYS, response.status_code)
+        assert [problem["request_id"]] == response.headers["x-request-id"]

@@ -6,18 +6,15 @@ import resource
 import pytest
 
 from eulerlora_contract.errors import SettingsError
-from service.settings import (
-    ServiceSettings,
-    check_consistency,
-    settings_of_environment,
-)
+from service.process import effective_settings
+from service.settings import ServiceSettings
 
 
 def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:
     monkeypatch.setenv("EULERLORA_SERVE_DEADLINE_S", "2.5")
     monkeypatch.setenv("EULERLORA_SERVE_ALLOWED_HOSTS", "clinic.example")
     monkeypatch.setenv("EULERLORA_SERVE_BODIES__MAX_BYTES", "1000")
-    settings = settings_of_environment()
+    settings = effective_settings()
     assert (settings.deadline_s, settings.allowed_hosts) == (2.5, "clinic.example")
     assert settings.bodies.max_bytes == 1000
     assert settings.bodies.max_files == ServiceSettings().bodies.max_files
@@ -39,7 +36,7 @@ def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:
 def test_a_wrong_name_or_value_is_one_line_that_names_it(monkeypatch, name, value, reason) -> None:
     monkeypatch.setenv("EULERLORA_SERVE_" + name, value)
     with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
-        settings_of_environment()
+        effective_settings()
     assert "\n" not in str(caught.value)
 
 
@@ -55,38 +52,37 @@ def test_variables_of_kubernetes_for_a_service_with_such_a_name_are_no_settings(
     }  # fmt: skip
     for name, value in links.items():
         monkeypatch.setenv("EULERLORA_SERVE_" + service + name, value)
-    assert settings_of_environment() == ServiceSettings()
-
-
-def test_the_defaults_are_consistent() -> None:
-    check_consistency(ServiceSettings())
+    assert effective_settings() == ServiceSettings()
 
 
 @pytest.mark.parametrize(
     ("contradiction", "reason"),
-    [({"images": {"min_side": 100, "max_side": 99}},
+    [({"IMAGES__MIN_SIDE": 100, "IMAGES__MAX_SIDE": 99},
       "expected images.max_side of at least images.min_side=100, got 99"),
-     ({"images": {"min_side": 100, "max_pixels": 9_999}},
+     ({"IMAGES__MIN_SIDE": 100, "IMAGES__MAX_PIXELS": 9_999},
       "expected images.max_pixels of at least the square of images.min_side=10000, got 9999"),
-     ({"images": {"max_pixels": 600_000_000}}, "images.max_request_pixels"),
-     ({"images": {"max_jpeg_pixels": 600_000_000}}, "images.max_request_pixels"),
-     ({"decoding": {"cpu_s": 2, "client_s_per_minute": 1.5}}, "decoding.cpu_s=2, got 1.5"),
-     ({"connections": {"spare_files": 2**40}}, "ulimit -n"),
-     ({"bodies": {"max_bytes": 2_000_000_000}}, "bodies.max_bytes_in_flight"),
-     ({"bodies": {"max_batch_bytes": 2_000_000_000}}, "bodies.max_bytes_in_flight"),
-     ({"life": {"grace_s": 30}}, "life.grace_s"), ({"life": {"drain_s": 40}}, "life.grace_s"),
-     ({"deadline_s": 60}, "deadline_s + 5=95, got 60"),
-     ({"bodies": {"upload_timeout_s": 60}}, "bodies.upload_timeout_s")],
+     ({"IMAGES__MAX_PIXELS": 600_000_000}, "images.max_request_pixels"),
+     ({"IMAGES__MAX_JPEG_PIXELS": 600_000_000}, "images.max_request_pixels"),
+     ({"DECODING__CPU_S": 2, "DECODING__CLIENT_S_PER_MINUTE": 1.5}, "decoding.cpu_s=2, got 1.5"),
+     ({"CONNECTIONS__SPARE_FILES": 2**40}, "ulimit -n"),
+     ({"BODIES__MAX_BYTES": 2_000_000_000}, "bodies.max_bytes_in_flight"),
+     ({"BODIES__MAX_BATCH_BYTES": 2_000_000_000}, "bodies.max_bytes_in_flight"),
+     ({"LIFE__GRACE_S": 30}, "life.grace_s"), ({"LIFE__DRAIN_S": 40}, "life.grace_s"),
+     ({"DEADLINE_S": 60}, "deadline_s + 5=95, got 60"),
+     ({"BODIES__UPLOAD_TIMEOUT_S": 60}, "bodies.upload_timeout_s")],
 )  # fmt: skip
-def test_settings_that_cannot_work_together_are_refused_in_one_line(contradiction, reason) -> None:
+def test_settings_that_cannot_work_together_are_refused_in_one_line(
+    monkeypatch, contradiction, reason
+) -> None:
+    for name, value in contradiction.items():
+        monkeypatch.setenv(f"EULERLORA_SERVE_{name}", str(value))
     with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
-        check_consistency(ServiceSettings.model_validate(contradiction))
+        effective_settings()
     assert "\n" not in str(caught.value)
 
 
 def test_an_unlimited_number_of_open_files_does_not_limit_connections(monkeypatch) -> None:
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
-    settings = ServiceSettings()
-    check_consistency(settings)
+    settings = effective_settings()
     assert settings.connections.connections_within_file_limit() > 10**9

@@ -12,12 +12,12 @@ from eulerlora_clinic.policy.policy import default_policy_text, read_policy
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import Problem
 from service.decoding.decode import decode
-from service.settings import ImageSettings
 from tests.fuzz.bodies import Draw
 from tests.fuzz.fuzzer import Target
 from tests.fuzz.targets import SMALL, check_answer, checkpoint, file
+from tests.service.settings import settings_of
 
-LIMITS = ImageSettings.model_validate(SMALL | {"dicom": True})
+LIMITS = settings_of("images", **(SMALL | {"dicom": True}))
 
 
 @cache

@@ -10,7 +10,7 @@ from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint, save_checkpoint
 from eulerlora_contract.queries import PredictQuery
 from lab.tests.methods.settings import METHODS
-from service.lifecycle.loading import CheckpointSource, load_checked
+from service.lifecycle.loading import CheckpointSource
 from tests.conftest import config_of, random_network
 from tests.service.harness import FakeRequest, PipelineHarness
 
@@ -35,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[EulerLoRA]:
                 parameter.add_(0.01 * len(loaded))
         path = folder / named(name)
         save_checkpoint(path, network, config_of(network, name=named(name)), "# card\n")
-        loaded.append(load_checked(CheckpointSource(path), loaded).model)
+        loaded.append(CheckpointSource(path).load(loaded).model)
     network = random_network(seed=9)
     preprocessing = network.preprocessing.model_copy(update={"canvas": (60, 40)})
     config = config_of(network, name="other", preprocessing=preprocessing, views=8)

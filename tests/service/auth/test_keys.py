@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from eulerlora_contract.errors import SettingsError
 from service.auth.keys import Keys
 from tests.service.key_files import client, write_keys
 
@@ -94,12 +93,6 @@ def test_an_invalid_file_leaves_the_keys_valid_and_is_logged_once(
         assert str(path) in record.getMessage()
         write_keys(path, client("ward", "third"))
         assert [name_of(keys, key) for key in ("old", "third")] == [None, "ward"]
-
-
-def test_an_invalid_file_is_refused_at_start(path: Path) -> None:
-    garble(path)
-    with pytest.raises(SettingsError, match="line 1"):
-        Keys(path)
 
 
 def test_an_empty_file_refuses_everyone_and_logs_it(path: Path, keys: Keys, caplog) -> None:

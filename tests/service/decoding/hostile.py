@@ -17,21 +17,17 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from service.decoding import worker
-from service.decoding.messages import (
-    HEADER,
-    DecodedInput,
-    DecodeJob,
-    Failure,
-    result_message,
-)
-from service.decoding.sandbox import LAST_DESCRIPTOR
-from service.settings import ImageSettings
+from service.decoding.messages import DecodedInput, DecodeJob, Failure
+from tests.service.decoding.frames import HEADER
+from tests.service.settings import settings_of
 
 HANG_S = 600.0
+LAST_DESCRIPTOR = 3  # the connection to the service
 BAD_ADDRESS = 14  # EFAULT
 PROCESS_VM_READV = {"x86_64": 310, "aarch64": 270}
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WAIT_ALL = 0x4206, 0x4207, 17, 0x40000000
@@ -116,16 +112,16 @@ def shared_memory(length: int) -> str:
 
 def forgery(kind: str, job: DecodeJob) -> bytes:
     """Bytes that are not the message of a result."""
-    result = RUN_JOB(job, ImageSettings())
+    result = RUN_JOB(job, settings_of("images"))
     assert isinstance(result, DecodedInput)
     return {
         "a pickle": pickle.dumps(result),
         "4 GB": HEADER.pack(2, 2**32),
-        "two messages": 2 * result_message(result),
+        "two messages": 2 * result.message(),
     }[kind]
 
 
-def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
+def run_job(job: DecodeJob, limits: Any) -> DecodedInput | Failure:
     """Runs the foreign code, then decodes the image or tells what the code has done."""
     name, _, argument = job.sampling_digest.partition(":")
     report = None

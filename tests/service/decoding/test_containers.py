@@ -10,15 +10,16 @@ import pytest
 
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
+from eulerlora_contract.problems import Problem
 from service.containers import image_containers
 from service.decoding.details import sentences
 from service.decoding.fork_server import ForkServer
-from service.decoding.formats import Declared, estimated_s, formats_by_media_type, header_of
+from service.decoding.formats import Declared, estimated_s, header_of
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.pool import DecoderPool
-from service.settings import DecodingSettings, ImageSettings, check_consistency
-from service.settings import settings_of_environment as read_settings
+from service.process import effective_settings
+from tests.problems import raises_problem
+from tests.service.settings import settings_of
 
 MODULE = """
 from dataclasses import replace
@@ -79,7 +80,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, png: bytes) -> Iter
 
 def clear() -> None:
     """Forgets the installed containers."""
-    for function in (image_containers, formats_by_media_type, sentences):
+    for function in (image_containers, sentences):
         function.cache_clear()
 
 
@@ -87,9 +88,9 @@ def test_a_container_has_the_result_of_the_image_inside_if_it_is_switched_on(
     install: Install, png: bytes
 ) -> None:
     install("json")
-    accepted = ImageSettings.model_validate({"wrapped": True})
+    accepted = settings_of("images", wrapped=True)
     declared = Declared("application/wrapped", "a.wrapped")
-    decoder = DecoderPool(accepted, DecodingSettings(workers=1), forks=ForkServer())
+    decoder = DecoderPool(accepted, settings_of("decoding", workers=1), forks=ForkServer())
 
     async def results() -> list[DecodedInput | BaseException]:
         await decoder.start()
@@ -111,12 +112,13 @@ def test_a_container_has_the_result_of_the_image_inside_if_it_is_switched_on(
     assert isinstance(plain, DecodedInput) and isinstance(wrapped, DecodedInput)
     assert np.array_equal(wrapped.pixels, plain.pixels) and wrapped.warnings == ()
     assert wrapped.content_seed == plain.content_seed
-    assert isinstance(empty, UnusableImage) and empty.detail == "WRAPPED: expected an image"
+    assert isinstance(empty, Problem) and empty.detail == "WRAPPED: expected an image"
+    assert empty.code == "unusable_image"
     header = header_of(b"wrapped" + png, accepted)
     assert (header.format, header.is_estimated) == ("WRAPPED", True)
     assert estimated_s(header) == pytest.approx(0.1 * header.pixels / 1e6)
-    with pytest.raises(UnsupportedMedia):
-        header_of(b"wrapped" + png, ImageSettings())
+    with raises_problem("unsupported_media"):
+        header_of(b"wrapped" + png, settings_of("images"))
 
 
 def test_its_variable_is_known_and_a_missing_library_is_named(
@@ -124,12 +126,12 @@ def test_its_variable_is_known_and_a_missing_library_is_named(
 ) -> None:
     monkeypatch.setenv("EULERLORA_SERVE_IMAGES__WRAPPED", "true")
     with pytest.raises(SettingsError, match="EULERLORA_SERVE_IMAGES__WRAPPED"):
-        read_settings()
+        effective_settings()
     install("no_such_library")
     with pytest.raises(SettingsError, match=r"no_such_library.*'wrapper\[files\]'"):
-        check_consistency(read_settings())
+        effective_settings()
 
 
 def test_an_unknown_key_of_the_limits_is_refused() -> None:
     with pytest.raises(ValueError, match="max_pixel"):
-        ImageSettings.model_validate({"max_pixel": 5})
+        settings_of("images", max_pixel=5)

@@ -11,26 +11,17 @@ import pytest
 from eulerlora.settings import Preprocessing
 from service.decoding.details import Detail, sentences
 from service.decoding.formats import Declared
-from service.decoding.messages import (
-    HEADER,
-    MAX_FIELDS_BYTES,
-    DecodedInput,
-    DecodeJob,
-    Failure,
-    job_message,
-    job_of,
-    message,
-    message_bytes,
-    result_message,
-    result_of,
-)
+from service.decoding.messages import DecodedInput, DecodeJob, Failure
 from service.decoding.worker import run_job
-from service.settings import ImageSettings
+from tests.service.decoding.frames import HEADER, frame
+from tests.service.settings import settings_of
 
+MAX_FIELDS_BYTES = 16 * 1024
 JOB = DecodeJob(b"", Declared(None, "\udcff.png"), Preprocessing(size=8), "r")
 PIXELS = 81
 QUALITY = {"width": 9, "height": 9, "brightness": 0.5, "dark_share": 0, "bright_share": 0}
 SIZES = next(number for number, text in enumerate(list(sentences())) if text.count("#") == 4)
+LARGE = {"number": SIZES, "values": [2**40] * 4}
 FIELDS: dict[str, Any] = {"content_seed": 1, "warnings": [], "quality": None}
 
 
@@ -39,7 +30,7 @@ def pixels(value: float = 0.5) -> bytes:
 
 
 def answer(data: bytes, **fields: object) -> bytes:
-    return message(json.dumps(FIELDS | fields), data)
+    return frame(json.dumps(FIELDS | fields), data)
 
 
 class Executed:
@@ -51,36 +42,36 @@ class Executed:
 
 def received(content: bytes, job: DecodeJob = JOB) -> DecodedInput | Failure:
     """The result in a message, read as by the service."""
-    size = message_bytes(content[: HEADER.size], job)
+    size = job.result_bytes(content[: HEADER.size])
     if size != len(content):
         raise ValueError("expected the message and no more")
-    return result_of(memoryview(content), job)
+    return job.result(memoryview(content))
 
 
 @pytest.mark.parametrize("canvas", [None, (12, 9)])
 def test_a_job_and_its_result_survive_the_way(png, canvas: tuple[int, int] | None) -> None:
     preprocessing = Preprocessing(size=8, canvas=canvas)
     job = DecodeJob(png, Declared("image/jpeg", "\udcff.png"), preprocessing, "r", True)
-    sent = job_message(job)
+    sent = job.message()
     fields_bytes, content_bytes = HEADER.unpack(sent[: HEADER.size])
     fields = sent[HEADER.size : HEADER.size + fields_bytes]
-    assert job_of(fields, sent[-content_bytes:]) == job
-    result = run_job(job, ImageSettings())
+    assert DecodeJob.of_message(fields, sent[-content_bytes:]) == job
+    result = run_job(job, settings_of("images"))
     assert isinstance(result, DecodedInput)
     assert result.pixels.shape == preprocessing.shape
-    back = received(result_message(result), job)
+    back = received(result.message(), job)
     assert isinstance(back, DecodedInput)
     assert np.array_equal(back.pixels, result.pixels)
     assert back.__dict__ | {"pixels": None} == result.__dict__ | {"pixels": None}
     failure = Failure(kind="unsupported_media", detail=Detail(number=1))
-    assert received(result_message(failure), job) == failure
+    assert received(failure.message(), job) == failure
 
 
 @pytest.mark.parametrize(
     "content",
     [
         pickle.dumps(Executed()),
-        message(pickle.dumps(Executed()).decode("latin-1"), pixels()),
+        frame(pickle.dumps(Executed()).decode("latin-1"), pixels()),
         HEADER.pack(2, 2**32) + b"{}",
         HEADER.pack(MAX_FIELDS_BYTES + 1, 0) + bytes(MAX_FIELDS_BYTES + 1),
         HEADER.pack(0, 0),
@@ -101,17 +92,21 @@ def test_a_job_and_its_result_survive_the_way(png, canvas: tuple[int, int] | Non
         answer(pixels(), warnings=20 * [{"code": "frame", "detail": {"number": 1}}]),
         answer(pixels(), quality=QUALITY | {"sharpness": 1}),
         answer(pixels(), another=1),
-        message('{"kind": "defect"}', pixels()),
-        message('{"kind": "defect", "text": "free text"}'),
-        message('{"kind": "defect", "exception": "free text"}'),
-        message('{"kind": "defect", "lines": [["free", 1]]}'),
-        message('{"kind": "defect", "lines": [["service.free text", 1]]}'),
-        message('{"kind": "defect", "lines": [["service\\n", 1]]}'),
-        message('{"kind": "defect", "lines": [["service", -1]]}'),
-        message('{"kind": "unusable_image", "detail": {"number": 1, "values": [1]}}'),
-        message(json.dumps({"kind": "unusable_image", "detail": {"number": SIZES, "values": [1]}})),
-        message('{"kind": "not_ready"}'),
-        message("[" * 10_000),
+        frame('{"kind": "defect"}', pixels()),
+        frame('{"kind": "defect", "text": "free text"}'),
+        frame('{"kind": "defect", "exception": "free text"}'),
+        frame('{"kind": "defect", "lines": [["free", 1]]}'),
+        frame('{"kind": "defect", "lines": [["service.free text", 1]]}'),
+        frame('{"kind": "defect", "lines": [["service\\n", 1]]}'),
+        frame('{"kind": "defect", "lines": [["service", -1]]}'),
+        frame('{"kind": "unusable_image", "detail": {"number": 1, "values": [1]}}'),
+        frame('{"kind": "unusable_image", "detail": {"number": 1, "text": "free text"}}'),
+        frame('{"kind": "unusable_image", "detail": {"number": -1}}'),
+        frame(json.dumps({"kind": "unusable_image", "detail": {"number": SIZES}})),
+        frame(json.dumps({"kind": "unusable_image", "detail": LARGE})),
+        frame(json.dumps({"kind": "unusable_image", "detail": {"number": SIZES, "values": [1]}})),
+        frame('{"kind": "not_ready"}'),
+        frame("[" * 10_000),
     ],
 )  # fmt: skip
 def test_a_message_that_no_decoder_sends_is_refused_before_it_is_used(content: bytes) -> None:

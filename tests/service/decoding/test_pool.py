@@ -21,20 +21,22 @@ from PIL import Image
 
 from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.problems import NotReady, UnusableImage
+from eulerlora_contract.problems import Problem
 from service.decoding.decode import decode
-from service.decoding.fork_server import NUMBER, ForkServer
+from service.decoding.fork_server import ForkServer
 from service.decoding.formats import Declared
-from service.decoding.messages import HEADER, DecodedInput, DecodeJob, job_message
+from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.pool import DecoderPool
-from service.settings import DecodingSettings, ImageSettings
+from tests.problems import raises_problem
 from tests.server_process import wait_until
 from tests.service.conftest import encoded
+from tests.service.decoding.frames import HEADER
+from tests.service.settings import settings_of
 
-LIMITS = ImageSettings()
+LIMITS = settings_of("images")
 SIZE = 48
 INPUT = Preprocessing(size=SIZE)
-FAULTY_SETTINGS = DecodingSettings(workers=2, timeout_s=6.0, cpu_s=0.2)
+FAULTY_SETTINGS = settings_of("decoding", workers=2, timeout_s=6.0, cpu_s=0.2)
 TIMEOUT_S = 120
 UNRESTRICTED = ForkServer("tests.service.decoding.unrestricted")
 RUNNER = asyncio.Runner()  # the decoders of all tests use one event loop
@@ -50,7 +52,7 @@ def one_loop() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[DecoderPool]:
     """Two workers, a spare one, and one in the background."""
-    decoder = DecoderPool(LIMITS, DecodingSettings(workers=2, timeout_s=TIMEOUT_S))
+    decoder = DecoderPool(LIMITS, settings_of("decoding", workers=2, timeout_s=TIMEOUT_S))
     RUNNER.run(decoder.start())
     yield decoder
     decoder.close()
@@ -143,7 +145,7 @@ def test_a_decoder_in_the_background_leaves_the_processor_to_all_others(decoder,
 def test_a_lost_decoder_in_the_background_is_replaced_by_one(faulty, png) -> None:
     before = idle_pids(faulty)
     (lost,) = background_pids(faulty)
-    with pytest.raises(NotReady, match="did not answer in time"):
+    with raises_problem("not_ready", match="did not answer in time"):
         decode_with(faulty, png, "hang", in_background=True)
     assert decode_with(faulty, png, in_background=True).pixels.any()
     wait_for_replacements(faulty, before)
@@ -154,7 +156,7 @@ def test_a_lost_decoder_in_the_background_is_replaced_by_one(faulty, png) -> Non
 
 def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
     before = idle_pids(faulty)
-    with pytest.raises(NotReady, match="did not answer in time"):
+    with raises_problem("not_ready", match="did not answer in time"):
         decode_with(faulty, png, "hang")
     assert decode_with(faulty, png).pixels.shape == (3, SIZE, SIZE)
     wait_for_replacements(faulty, before)
@@ -168,7 +170,7 @@ def test_a_dying_decoder_fails_one_request_and_no_other_in_flight(faulty, png) -
 
     unharmed, lost = RUNNER.run(both())
     assert isinstance(unharmed, DecodedInput)
-    assert isinstance(lost, UnusableImage)
+    assert isinstance(lost, Problem) and lost.code == "unusable_image"
     assert decode_with(faulty, png).warnings == ()
 
 
@@ -196,7 +198,7 @@ def test_a_decoder_that_is_killed_or_stopped_twice_is_not_blamed_on_the_image(
     faulty, png, fault
 ) -> None:
     before = idle_pids(faulty)
-    with pytest.raises(NotReady, match="was stopped while it decoded"):
+    with raises_problem("not_ready", match="was stopped while it decoded"):
         decode_with(faulty, png, fault)
     wait_for_replacements(faulty, before, count=2)
 
@@ -204,7 +206,7 @@ def test_a_decoder_that_is_killed_or_stopped_twice_is_not_blamed_on_the_image(
 def test_an_image_above_its_cpu_time_is_refused_and_charged(faulty, png) -> None:
     used: list[float] = []
     before = idle_pids(faulty)
-    with pytest.raises(UnusableImage, match="too much CPU time"):
+    with raises_problem("unusable_image", match="too much CPU time"):
         decode_with(faulty, png, "spin", on_cpu_s=used.append)
     budget_s = FAULTY_SETTINGS.cpu_budget_s(len(png))
     # On a busy machine the first decoder may reach its wall time before, and is then stopped.
@@ -231,10 +233,10 @@ def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
 
 
 def test_a_decoder_without_memory_does_not_work(png) -> None:
-    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1, memory_bytes=1))
+    decoder = DecoderPool(LIMITS, settings_of("decoding", workers=1, memory_bytes=1))
     RUNNER.run(decoder.start())
     assert not decoder.is_working
-    with pytest.raises(NotReady, match="does not work"):
+    with raises_problem("not_ready", match="does not work"):
         decode_with(decoder, png)
     decoder.close()
 
@@ -271,7 +273,7 @@ def wait_for_state(pids: set[int], states: set[str]) -> bool:
 
 
 def test_a_decoder_above_its_memory_limit_fails_one_request(faulty, png) -> None:
-    with pytest.raises(UnusableImage, match="too much memory"):
+    with raises_problem("unusable_image", match="too much memory"):
         decode_with(faulty, png, "grow")
     for _ in range(3):
         decode_with(faulty, png)
@@ -314,8 +316,8 @@ async def start_twice(decoder: DecoderPool) -> None:
 
 
 def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
-    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1))
-    with pytest.raises(NotReady):
+    decoder = DecoderPool(LIMITS, settings_of("decoding", workers=1))
+    with raises_problem("not_ready"):
         decode_with(decoder, png)
     RUNNER.run(start_twice(decoder))
     started = pids(decoder)
@@ -324,7 +326,7 @@ def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
     decoder.close()
     assert not decoder.is_working
     assert not any(map(psutil.pid_exists, started))
-    with pytest.raises(NotReady):
+    with raises_problem("not_ready"):
         decode_with(decoder, png)
 
 
@@ -333,6 +335,7 @@ import asyncio, os, sys
 from service.decoding.formats import Declared
 from service.decoding.pool import DecoderPool, DecodingSettings
 from service.settings import ImageSettings
+from tests.service.settings import settings_of
 
 if __name__ == "__main__":
     decoder = DecoderPool(ImageSettings(), DecodingSettings(workers=1))
@@ -390,23 +393,23 @@ def test_the_decoder_works_without_assertions(program) -> None:
 def test_the_kernel_kills_a_hanging_worker_without_its_parent(png) -> None:
     settings = {
         "images": LIMITS.model_dump(),
-        "decoding": DecodingSettings(timeout_s=0.25).model_dump(),
+        "decoding": settings_of("decoding", timeout_s=0.25).model_dump(),
         "in_background": False,
     }
     process = UNRESTRICTED.fork(json.dumps(settings).encode())
     with process.connection, process.exit_status:
         report_bytes, _ = HEADER.unpack(process.connection.recv(HEADER.size))
         process.connection.recv(report_bytes, socket.MSG_WAITALL)
-        process.connection.sendall(job_message(DecodeJob(png, Declared(), INPUT, "hang")))
-        (exit_code,) = NUMBER.unpack(process.exit_status.recv(NUMBER.size))
-    assert exit_code == -signal.SIGALRM
+        process.connection.sendall(DecodeJob(png, Declared(), INPUT, "hang").message())
+        exit_code = process.exit_status.recv(4)
+    assert int.from_bytes(exit_code, signed=True) == -signal.SIGALRM
 
 
 def test_the_cpu_time_of_every_image_is_measured(decoder, photo) -> None:
     used: list[float] = []
     decode_with(decoder, encoded(photo.resize((3000, 3000)), "PNG"), on_cpu_s=used.append)
     transparent = encoded(Image.new("RGBA", (3000, 3000)), "PNG")  # refused after decoding
-    with pytest.raises(UnusableImage):
+    with raises_problem("unusable_image"):
         decode_with(decoder, transparent, on_cpu_s=used.append)
     assert len(used) == 2
     assert all(0 < seconds < 60 for seconds in used)
@@ -439,7 +442,9 @@ def photos_of_24_megapixels() -> Iterator[bytes]:
 
 @pytest.mark.slow
 def test_an_image_of_24_megapixels_of_any_kind_decodes_within_the_default_memory() -> None:
-    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1, timeout_s=TIMEOUT_S, cpu_s=TIMEOUT_S))
+    decoder = DecoderPool(
+        LIMITS, settings_of("decoding", workers=1, timeout_s=TIMEOUT_S, cpu_s=TIMEOUT_S)
+    )
     RUNNER.run(decoder.start())
     for data in photos_of_24_megapixels():
         assert np.isfinite(decode_with(decoder, data).pixels).all()
@@ -492,7 +497,7 @@ def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
                 raise fault
             return super().fork(request)
 
-    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1), forks=FailingForks())
+    decoder = DecoderPool(LIMITS, settings_of("decoding", workers=1), forks=FailingForks())
     RUNNER.run(decoder.start())
     processes = [psutil.Process(one.pid) for one in decoder._idle[False]]
     faults = iter([RuntimeError("a decoder process did not start"), OSError("no memory")])

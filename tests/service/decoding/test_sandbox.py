@@ -16,20 +16,20 @@ from PIL import ExifTags, Image
 
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.problems import Problem, UnusableImage
+from eulerlora_contract.problems import Problem
 from service.decoding.fork_server import ForkServer
 from service.decoding.formats import Declared
 from service.decoding.messages import DecodedInput, DecodeJob, Failure
 from service.decoding.pool import DecoderPool
-from service.decoding.sandbox import MECHANISMS
 from service.decoding.worker import run_job
-from service.settings import DecodingSettings, ImageSettings
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
+from tests.problems import raises_problem
 from tests.service.conftest import encoded
 from tests.service.decoding.hostile import ATTACKS
+from tests.service.settings import settings_of
 
-SETTINGS = DecodingSettings(workers=1, timeout_s=120, cpu_s=60, client_s_per_minute=600)
-LIMITS = ImageSettings()
+SETTINGS = settings_of("decoding", workers=1, timeout_s=120, cpu_s=60, client_s_per_minute=600)
+LIMITS = settings_of("images")
 FORKS = {name: ForkServer(f"tests.service.decoding.{name}") for name in ("hostile", "unrestricted")}
 SECRET = "EULERLORA_SERVE_AUDIT_SECRET"
 INPUT = Preprocessing(size=32)
@@ -46,7 +46,7 @@ def secret() -> Iterator[None]:
 class Decoders:
     """A pool of one decoder, and the event loop in which it is used."""
 
-    def __init__(self, limits: ImageSettings = LIMITS, **options: Any) -> None:
+    def __init__(self, limits: Any = LIMITS, **options: Any) -> None:
         self.pool = DecoderPool(limits, SETTINGS, **options)
         self._runner = asyncio.Runner()
         self._runner.run(self.pool.start())
@@ -149,7 +149,7 @@ def test_a_decoder_in_its_sandbox_decodes_and_refuses_as_this_process(photo) -> 
     check_as_in_this_process(image_files(photo), LIMITS)
 
 
-def check_as_in_this_process(files: Iterable[bytes], limits: ImageSettings) -> None:
+def check_as_in_this_process(files: Iterable[bytes], limits: Any) -> None:
     """Checks that a decoder has the results of `run_job` in this process."""
     decoders = Decoders(limits)
     for number, content in enumerate(files):
@@ -186,7 +186,7 @@ def test_a_decoder_has_no_capabilities(decoders) -> None:
 def test_an_image_that_ends_its_decoder_is_refused_and_not_the_service(
     decoders, png, digest
 ) -> None:
-    with pytest.raises(UnusableImage):
+    with raises_problem("unusable_image"):
         decoders["hostile"].decode(DecodeJob(png, Declared(), INPUT, digest))
 
 
@@ -211,7 +211,7 @@ def test_a_decoder_that_sends_no_message_is_lost(png, kind) -> None:
     async def story() -> None:
         await decoder.start()
         job = DecodeJob(png, Declared(), INPUT, f"forge:{kind}")
-        with pytest.raises(UnusableImage):
+        with raises_problem("unusable_image"):
             await decoder.decode(job)
         assert (await decoder.decode(replace(job, sampling_digest=""))).pixels.any()
         decoder.close()
@@ -219,11 +219,13 @@ def test_a_decoder_that_sends_no_message_is_lost(png, kind) -> None:
     asyncio.run(story())
 
 
-def test_a_required_sandbox_that_is_missing_prevents_the_start() -> None:
+def test_a_required_sandbox_that_is_missing_prevents_the_start(decoders) -> None:
+    missing = decoders["unrestricted"].pool.sandbox.missing
+    assert missing
     decoder = DecoderPool(LIMITS, SETTINGS, require_sandbox=True, forks=FORKS["unrestricted"])
     with pytest.raises(SettingsError) as refusal:
         asyncio.run(decoder.start())
-    assert all(name in str(refusal.value) for name in MECHANISMS)
+    assert all(name in str(refusal.value) for name in missing)
     decoder.close()
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from eulerlora_contract.problems import QuotaExceeded
 from service.decoding.slots import DecodingSlots
 from service.fair_sharing import ClientQuota
+from tests.problems import raises_problem
 from tests.service.fake_engine import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -160,7 +160,7 @@ async def test_a_client_over_its_quota_is_refused_and_frees_its_decoder() -> Non
     await decoders.send("other", "b")
     await decoders.end("bomb", cpu_s=1.5)
     await decoders.end("other")
-    with pytest.raises(QuotaExceeded):
+    with raises_problem("quota_exceeded"):
         await decoders.tasks["second"]
     assert decoders.started == ["bomb", "other"]
     assert not any(decoders.slots._running.values())

@@ -8,10 +8,10 @@ from eulerlora_contract.quality import measure_quality
 from service.decoding.formats import Declared
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.worker import run_job
-from service.settings import ImageSettings
 from tests.service.conftest import encoded
+from tests.service.settings import settings_of
 
-LIMITS = ImageSettings()
+LIMITS = settings_of("images")
 REVISION = "sha256:0"
 UNDECLARED = Declared()
 INPUT = Preprocessing(size=32)

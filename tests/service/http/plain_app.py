@@ -1,11 +1,13 @@
 """An application without a model, for tests of connections and bodies."""
 
-from fastapi import FastAPI, Request
-from starlette.types import ASGIApp
+from collections.abc import Callable
+from typing import Any
 
-from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
+from fastapi import FastAPI, Request
+from starlette.types import ASGIApp, Scope
+
+from service.http.middleware import RequestMiddleware
 from service.http.responses import add_problem_handlers
-from service.settings import BodySettings
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware
 from tests.service.observed import GAUGES
@@ -13,10 +15,9 @@ from tests.service.observed import GAUGES
 PROBES = ("/livez", "/readyz", "/metrics")
 
 
-def plain_app() -> FastAPI:
+def plain_app(**options: Any) -> ASGIApp:
     """An app with the probes, `GET /models`, and `POST /predict` that reads its body."""
     app = FastAPI()
-    app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
     add_problem_handlers(app)
     for path in (*PROBES, "/models"):
         app.add_api_route(path, lambda: "ok")
@@ -25,12 +26,10 @@ def plain_app() -> FastAPI:
     async def predict(request: Request) -> int:
         return len(await request.body())
 
-    return app
+    return guarded(app, **options)
 
 
-def guarded(app: ASGIApp, *checks: Check, bodies: BodyLimits | None = None) -> ASGIApp:
+def guarded(app: ASGIApp, *checks: Callable[[Scope], None], **options: Any) -> ASGIApp:
     """An application behind the middlewares that refuse requests."""
-    headers = HeaderChecks()
-    limits = bodies or BodyLimits(BodySettings(), {})
-    guarded_app = RequestMiddleware(app, headers, checks, limits)
+    guarded_app = RequestMiddleware(app, checks=checks, **options)
     return ObservationMiddleware(guarded_app, Metrics(lambda: GAUGES), ())

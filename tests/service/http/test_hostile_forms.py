@@ -8,9 +8,7 @@ from types import FrameType
 
 import pytest
 
-from eulerlora_contract.problems import MalformedBody
-from service.decoding.formats import Declared
-from service.http.requests import Upload
+from tests.problems import raises_problem
 from tests.service.http.test_requests import (
     BOUNDARY,
     CONTENT,
@@ -18,6 +16,7 @@ from tests.service.http.test_requests import (
     FILE_HEADERS,
     MULTIPART,
     Body,
+    File,
     in_pieces,
     multipart,
     read,
@@ -49,7 +48,7 @@ HOSTILE = {
 }
 
 
-def read_pieces(body: bytes, content_type: str) -> Upload:
+def read_pieces(body: bytes, content_type: str) -> File:
     """The result of `read_file` for a body of a declared length."""
     pieces = Body(in_pieces(body, PIECE_BYTES))
     return read(pieces, content_type, content_length=str(len(body)))
@@ -65,7 +64,7 @@ def calls_of(body: bytes, content_type: str) -> int:
 
     sys.setprofile(count)
     try:
-        with pytest.raises(MalformedBody):
+        with raises_problem("malformed_body"):
             read_pieces(body, content_type)
     finally:
         sys.setprofile(None)
@@ -89,9 +88,9 @@ def test_a_hostile_content_type_takes_bounded_work(parameters) -> None:
 
 def test_a_header_of_many_parameters_is_refused_even_in_a_quotation() -> None:
     body = multipart((FILE_HEADERS, CONTENT))
-    with pytest.raises(MalformedBody):
+    with raises_problem("malformed_body"):
         read(body, f'{MULTIPART}; a="{";" * 100}"')
-    with pytest.raises(MalformedBody):
+    with raises_problem("malformed_body"):
         read(multipart((FILE_HEADERS.replace(b"a.png", b";" * 100), CONTENT)), MULTIPART)
     read(multipart((FILE_HEADERS.replace(b"a.png", b"a;b.png"), CONTENT)), MULTIPART)
 
@@ -100,7 +99,7 @@ def test_an_incomplete_file_is_closed() -> None:
     body = multipart((FILE_HEADERS, CONTENT))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(MalformedBody):
+        with raises_problem("malformed_body"):
             read(body[:300], MULTIPART)
         gc.collect()  # an open file would raise a warning here
 
@@ -111,5 +110,5 @@ def test_no_name_of_a_charset_is_remembered() -> None:
     disposition = b"""Content-Disposition: form-data; name="file"; filename*=unknown-1''a.png"""
     body = multipart((disposition, CONTENT))
     upload = read(body, f"{MULTIPART}; charset=unknown-2")
-    assert upload == Upload(CONTENT, Declared("", "a.png"))
+    assert upload == (CONTENT, "", "a.png")
     assert set(known) == before

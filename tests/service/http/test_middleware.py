@@ -1,6 +1,7 @@
 """Requests that are refused by their headers, HEAD, and limits on bodies."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -10,29 +11,24 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from eulerlora_contract.problems import (
-    ForeignOrigin,
-    NotFound,
     Overloaded,
-    Problem,
     QuotaExceeded,
 )
-from service.admission import capacity_check, page_check
+from service.admission import capacity_check
 from service.fair_sharing import ClientQuota, ShareExceeded
-from service.http.middleware import BodyLimits, HeaderChecks
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue
-from service.settings import BodySettings, ServiceSettings
+from service.settings import ServiceSettings
 from tests.service.conftest import app_of
 from tests.service.fake_engine import FakeEngine
 from tests.service.http.plain_app import guarded, plain_app
 from tests.service.real_server import (
-    LONG_TIMEOUTS,
     PROBE,
     SOCKET_TIMEOUT_S,
     connect,
@@ -40,34 +36,37 @@ from tests.service.real_server import (
     is_closed,
     read_response,
     run_server,
-    serve_with_limits,
 )
+from tests.service.settings import settings_of
 
 pytestmark = pytest.mark.anyio
 
 HOSTS = frozenset({"clinic.example", "::1"})
-OPEN = HeaderChecks()
-SAME_ORIGIN = HeaderChecks(same_origin=True)
 
 
-def scope_of(headers: Headers) -> dict[str, Any]:
-    scope = {"path": "/predict", "raw_path": b"/predict", "query_string": b"", "state": {}}
-    return {"type": "http", "headers": headers.raw, **scope}
+def code(headers: Headers, path: str = "/predict", **options: Any) -> str | None:
+    """The code with which a service with these options refuses a request."""
+    scope = {
+        "type": "http", "method": "GET", "path": path, "raw_path": b"/predict", "query_string": b"",
+        "headers": headers.raw,
+    }  # fmt: skip
+    sent: list[Any] = []
 
+    async def send(message: Any) -> None:
+        sent.append(message)
 
-def code(checks: HeaderChecks, **headers: str) -> str | None:
-    try:
-        checks(scope_of(Headers(headers)))
-    except Problem as problem:
-        return problem.code
-    return None
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    asyncio.run(guarded(JSONResponse({"code": None}), **options)(scope, receive, send))
+    answer: dict[str, str | None] = json.loads(sent[1]["body"])
+    return answer["code"]
 
 
 @pytest.mark.parametrize("path", ["/predict\n", "/livez\n", "/\n", "/docs\n"])
 def test_an_address_that_ends_with_a_line_feed_is_unknown(path: str) -> None:
     """Starlette's patterns would match it, but no limit by address."""
-    with pytest.raises(NotFound):
-        OPEN(scope_of(Headers({})) | {"path": path})
+    assert code(Headers({}), path) == "not_found"
 
 
 @pytest.mark.parametrize(
@@ -77,9 +76,9 @@ def test_an_address_that_ends_with_a_line_feed_is_unknown(path: str) -> None:
      ("", False), ("[::2]", False)],
 )  # fmt: skip
 def test_only_named_hosts_are_accepted(host: str, accepted: bool) -> None:
-    checks = HeaderChecks(HOSTS)
-    assert code(checks, host=host) == (None if accepted else "misdirected_request")
-    assert code(OPEN, host=host) is None
+    headers = Headers({"host": host})
+    assert code(headers, hosts=HOSTS) == (None if accepted else "misdirected_request")
+    assert code(headers) is None
 
 
 @pytest.mark.parametrize(
@@ -95,10 +94,9 @@ def test_only_named_hosts_are_accepted(host: str, accepted: bool) -> None:
      ("http://\xff\xfe", False)],
 )  # fmt: skip
 def test_only_pages_of_the_service_itself_may_use_it_through_a_browser(origin, accepted) -> None:
-    sent = {} if origin is None else {"origin": origin}
-    expected = None if accepted else "foreign_origin"
-    assert code(SAME_ORIGIN, host="clinic.example", **sent) == expected
-    assert code(OPEN, host="clinic.example", **sent) is None
+    headers = Headers({"host": "clinic.example"} | ({} if origin is None else {"origin": origin}))
+    assert code(headers, same_origin=True) == (None if accepted else "foreign_origin")
+    assert code(headers) is None
 
 
 @pytest.mark.parametrize(
@@ -111,14 +109,14 @@ def test_only_pages_of_the_service_itself_may_use_it_through_a_browser(origin, a
      ("[::1", "http://[::1", False), ("", "http://", False)],
 )  # fmt: skip
 def test_a_default_port_of_the_host_equals_none(host, origin, accepted) -> None:
-    assert (code(SAME_ORIGIN, host=host, origin=origin) is None) == accepted
+    assert (code(Headers({"host": host, "origin": origin}), same_origin=True) is None) == accepted
 
 
 def test_every_one_of_several_origins_must_be_that_of_the_service() -> None:
     own, other = (b"origin", b"http://clinic.example"), (b"origin", b"http://evil.example")
     for origins in ([own, other], [other, own]):
-        with pytest.raises(ForeignOrigin):
-            SAME_ORIGIN(scope_of(Headers(raw=[(b"host", b"clinic.example"), *origins])))
+        headers = Headers(raw=[(b"host", b"clinic.example"), *origins])
+        assert code(headers, same_origin=True) == "foreign_origin"
 
 
 @pytest.fixture(scope="module")
@@ -271,16 +269,16 @@ def test_refusals_of_a_client_above_its_share_are_delayed(delays, problem, delay
     assert delays == [delay_s]
 
 
-def test_one_client_cannot_ask_for_the_page_without_end(delays) -> None:
-    client = TestClient(guarded(PlainTextResponse("file"), page_check(1)))
-    assert client.get("/").status_code == 200
+def test_one_client_cannot_ask_for_the_page_without_end(model, delays) -> None:
+    client = TestClient(app_of(model, page_requests_per_minute=1))
+    assert client.get("/openapi.json").status_code == 200
     for path in ("/", "/page/main.js", "/docs", "/openapi.json", "/docs/swagger-ui.css"):
         response = client.get(path)
         assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
         assert 1 <= int(response.headers["Retry-After"]) <= 60
     assert delays == [1] * 5
     for path in ("/livez", "/readyz", "/metrics", "/models", "/predict"):
-        assert client.get(path).status_code == 200
+        assert client.get(path).status_code != 429
 
 
 def test_a_client_over_its_decoding_quota_is_refused_before_its_body_is_read(
@@ -307,29 +305,30 @@ VALID = HEAD + b"Content-Length: 4\r\n\r\nsome"
 @pytest.fixture(scope="module")
 def limited_port() -> Iterator[int]:
     """The port of a server that accepts three bodies of the maximum size in flight."""
-    bodies = BodySettings(
+    bodies = settings_of(
+        "bodies",
         max_bytes=MAX_BYTES,
         upload_timeout_s=SOCKET_TIMEOUT_S,
         stall_timeout_s=SOCKET_TIMEOUT_S,
         max_bytes_in_flight=3 * MAX_BYTES,
     )
-    with serve_with_limits(plain_app(), LONG_TIMEOUTS, bodies) as limited_port:
+    with run_server(plain_app(bodies=bodies)) as limited_port:
         yield limited_port
 
 
 @pytest.fixture(scope="module")
 def short_stall() -> Iterator[int]:
     """The port of a server with a short timeout between the pieces of a body."""
-    bodies = BodySettings(upload_timeout_s=SOCKET_TIMEOUT_S, stall_timeout_s=STALL_S)
-    with serve_with_limits(plain_app(), LONG_TIMEOUTS, bodies) as limited_port:
+    bodies = settings_of("bodies", upload_timeout_s=SOCKET_TIMEOUT_S, stall_timeout_s=STALL_S)
+    with run_server(plain_app(bodies=bodies)) as limited_port:
         yield limited_port
 
 
 @pytest.fixture(scope="module")
 def short_upload() -> Iterator[int]:
     """The port of a server with a short timeout for a whole body."""
-    bodies = BodySettings(upload_timeout_s=UPLOAD_S, stall_timeout_s=UPLOAD_S)
-    with serve_with_limits(plain_app(), LONG_TIMEOUTS, bodies) as limited_port:
+    bodies = settings_of("bodies", upload_timeout_s=UPLOAD_S, stall_timeout_s=UPLOAD_S)
+    with run_server(plain_app(bodies=bodies)) as limited_port:
         yield limited_port
 
 
@@ -403,7 +402,8 @@ def limited(read: list[bytes], **settings: object) -> ASGIApp:
     async def route(request: Request) -> None:
         read.append(await request.body())
 
-    return guarded(app, bodies=BodyLimits(BodySettings.model_validate(settings), {"/large": 1000}))
+    bodies = settings_of("bodies", **settings)
+    return guarded(app, bodies=bodies, max_bytes_by_path={"/large": 1000})
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])

@@ -13,8 +13,7 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from service.http.protocol import protocol_of
-from service.http.server import listen, server_config
-from service.settings import BodySettings, ConnectionSettings
+from service.http.server import Address, server_config
 from tests.server_process import wait_until
 from tests.service.http.plain_app import PROBES, plain_app
 from tests.service.real_server import (
@@ -27,13 +26,15 @@ from tests.service.real_server import (
     is_closed,
     read_response,
     run_server,
-    serve_with_limits,
 )
+from tests.service.settings import settings_of
 
 HEADER_TIMEOUT_S = 1.0
 MAX_CONNECTIONS = 15
 VICTIM, ATTACKER = "127.0.0.2", "127.0.0.3"
-LONG_BODIES = BodySettings(upload_timeout_s=SOCKET_TIMEOUT_S, stall_timeout_s=SOCKET_TIMEOUT_S)
+LONG_BODIES = settings_of(
+    "bodies", upload_timeout_s=SOCKET_TIMEOUT_S, stall_timeout_s=SOCKET_TIMEOUT_S
+)
 HALF = b"GET /models HTTP/1.1\r\nHost: te"
 VALID_POST = b"POST /predict HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\nx"
 MODELS = b"GET /models HTTP/1.1\r\nHost: test\r\n\r\n"
@@ -44,14 +45,14 @@ UNREAD_POST = b"POST /nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 9999\r\n\r\
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a server with long timeouts."""
-    with serve_with_limits(plain_app(), LONG_TIMEOUTS, BodySettings()) as port:
+    with run_server(plain_app()) as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def short_header_timeout() -> Iterator[int]:
     """The port of a server with a short timeout for headers."""
-    protocol = protocol_of(ConnectionSettings(header_timeout_s=HEADER_TIMEOUT_S))
+    protocol = protocol_of(settings_of("connections", header_timeout_s=HEADER_TIMEOUT_S))
     with run_server(plain_app(), protocol) as port:
         yield port
 
@@ -197,7 +198,7 @@ def test_a_connection_is_closed_after_the_idle_timeout() -> None:
 
 def test_a_new_connection_replaces_the_one_that_is_idle_longest() -> None:
     few = LONG_TIMEOUTS.model_copy(update={"max_connections": 3})
-    with serve_with_limits(plain_app(), few, BodySettings()) as port, ExitStack() as stack:
+    with run_server(plain_app(), protocol_of(few)) as port, ExitStack() as stack:
         first, second, third = (stack.enter_context(connect(port)) for _ in range(3))
         for connection in (second, first, third, second):
             connection.sendall(MODELS)
@@ -231,7 +232,7 @@ def test_a_client_that_reads_only_after_its_whole_body_gets_the_problem(port, he
 @pytest.mark.parametrize(("name", "limit"), [("_LINGER_S", 0.2), ("_LINGER_BYTES", 1000)])
 def test_a_refused_client_that_continues_to_send_is_disconnected(monkeypatch, name, limit) -> None:
     monkeypatch.setattr(f"service.http.protocol.{name}", limit)
-    with serve_with_limits(plain_app(), LONG_TIMEOUTS, BodySettings()) as port:
+    with run_server(plain_app()) as port:
         with connect(port) as connection:
             connection.sendall(REFUSED_AT_ONCE[0])
             assert read_response(connection).status == 413
@@ -266,7 +267,7 @@ def crowded(**limits: int) -> Iterator[tuple[int, Callable[[str, bytes], socket.
     """
     settings = LONG_TIMEOUTS.model_copy(update={"max_connections": MAX_CONNECTIONS, **limits})
     with (
-        serve_with_limits(plain_app(), settings, LONG_BODIES) as port,
+        run_server(plain_app(bodies=LONG_BODIES), protocol_of(settings)) as port,
         ExitStack() as stack,
     ):
 
@@ -379,7 +380,7 @@ def test_all_connections_that_wait_are_accepted_in_a_few_turns_of_the_loop() -> 
             assert len(accepted) == 50
         server.close()
 
-    with listen("127.0.0.1", 0) as listener:
+    with Address("127.0.0.1").listen() as listener:
         asyncio.Runner(loop_factory=config.get_loop_factory()).run(serve(listener))
 
 

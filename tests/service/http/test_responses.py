@@ -9,13 +9,10 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
-from eulerlora_contract.answers import WireModel
-from eulerlora_contract.problems import SENT_BY_SERVICE, Overloaded
-from eulerlora_contract.settings import NotNegative, Probability
-from service.http.responses import add_problem_handlers, json_response, problem_headers, rounded
-from service.telemetry.metrics import Metrics
-from service.telemetry.observation import ObservationMiddleware
-from tests.service.observed import GAUGES
+from eulerlora_contract.problems import SENT_BY_SERVICE
+from service.http.responses import add_problem_handlers, json_response, rounded
+from tests.service.http.plain_app import guarded
+from tests.service.observed import BODY
 
 SECRET = "zz-secret-zz"
 PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
@@ -25,12 +22,11 @@ PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
 def faulty() -> TestClient:
     """A client of an app whose routes fail in different ways."""
     app = FastAPI()
-    app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
     add_problem_handlers(app)
 
     @app.get("/problem/{code}")
-    async def problem(code: str) -> None:
-        raise next(kind for kind in PROBLEMS if kind.code == code)("what is expected")
+    async def problem(code: str, after_s: float | None = None) -> None:
+        raise next(kind for kind in PROBLEMS if kind.code == code)("what is expected", after_s)
 
     @app.get("/defect")
     async def defect() -> None:
@@ -40,7 +36,7 @@ def faulty() -> TestClient:
     async def http(status: int) -> None:
         raise HTTPException(status, SECRET, headers={"Retry-After": "7"})
 
-    return TestClient(app, raise_server_exceptions=False)
+    return TestClient(guarded(app), raise_server_exceptions=False)
 
 
 @pytest.mark.parametrize("kind", PROBLEMS, ids=lambda kind: kind.__name__)
@@ -70,10 +66,12 @@ def test_only_problems_with_an_unread_body_close_the_connection(faulty) -> None:
     }  # fmt: skip
 
 
-def test_retry_after_is_at_least_one_whole_second() -> None:
-    for seconds, header in ((0, "1"), (0.2, "1"), (1.2, "2"), (60, "60")):
-        assert problem_headers(Overloaded("busy", seconds))["Retry-After"] == header
-    assert "Retry-After" not in problem_headers(Overloaded("busy"))
+def test_retry_after_is_at_least_one_whole_second(faulty) -> None:
+    for seconds, header in ((0, "1"), (0.2, "1"), (1.2, "2"), (60, "60"), (None, None)):
+        response = faulty.get(
+            "/problem/overloaded", params={} if seconds is None else {"after_s": seconds}
+        )
+        assert response.headers.get("Retry-After") == header
 
 
 def test_an_exception_is_a_500_without_details_and_is_logged(faulty, caplog) -> None:
@@ -104,22 +102,14 @@ def test_an_http_exception_keeps_its_status_and_headers_but_not_its_detail(
     assert SECRET not in response.text
 
 
-class Body(WireModel):
-    probabilities: dict[str, Probability]
-    rows: tuple[tuple[Probability, ...], ...] | None = None
-    entropy: NotNegative | None = None
-    seed: int = 0
-
-
 def test_numbers_have_six_significant_digits_and_integers_all_of_theirs() -> None:
-    body = Body(
-        probabilities={"a": 0.123456789, "b": 1.23456789e-9},
-        rows=((1 / 3, 2 / 3),),
-        entropy=1234567.89,
-        seed=4294967295,
-    )
-    response = json_response(body)
-    assert json.loads(response.body) == {
+    body = {
+        "probabilities": {"a": 0.123456789, "b": 1.23456789e-9},
+        "rows": ((1 / 3, 2 / 3),),
+        "entropy": 1234567.89,
+        "seed": 4294967295,
+    }
+    assert json.loads(json_response(body).body) == {
         "probabilities": {"a": 0.123457, "b": 1.23457e-9},
         "rows": [[0.333333, 0.666667]],
         "entropy": 1234570.0,
@@ -138,5 +128,7 @@ def test_rounded_probabilities_sum_to_one_and_keep_the_highest(classes: int) -> 
 
 
 def test_fields_that_are_not_set_are_omitted_and_those_without_a_value_are_null() -> None:
-    response = json_response(Body(probabilities={}, rows=None, entropy=math.inf))
-    assert json.loads(response.body) == {"probabilities": {}, "rows": None, "entropy": None}
+    body = BODY.model_copy(update={"ood": None, "entropy": math.inf})
+    answer = json.loads(json_response(body).body)
+    assert (answer["ood"], answer["entropy"]) == (None, None)
+    assert answer.keys() == BODY.model_fields_set < BODY.__class__.model_fields.keys()

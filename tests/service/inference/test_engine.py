@@ -19,6 +19,7 @@ from service.inference.engine import (
     ServedModel,
     ServedModels,
 )
+from tests.problems import raises_problem
 
 OUT_OF_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -61,13 +62,13 @@ def failing(error: Exception) -> Callable[..., NoReturn]:
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=repr)
 def test_an_allocation_error_does_not_pass_on_the_message_of_torch(run, error: Exception) -> None:
-    with pytest.raises(OutOfMemory) as raised:
+    with raises_problem("out_of_memory") as raised:
         run(failing(error))
     assert raised.value.detail == "the device had no memory for this image"
 
 
 def test_an_allocation_that_the_cpu_refuses_is_out_of_memory(run) -> None:
-    with pytest.raises(OutOfMemory):
+    with raises_problem("out_of_memory"):
         run(lambda *_: torch.empty(2**60, dtype=torch.uint8))
 
 

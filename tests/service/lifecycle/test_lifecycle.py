@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from eulerlora_contract.errors import CheckpointError
 from service.inference.engine import InferenceItem, ServedModel
 from service.lifecycle.lifecycle import Lifecycle
-from service.lifecycle.loading import CheckpointSource, Infer, load_checked, newer_revision
-from service.settings import LifeSettings, ServiceSettings
+from service.lifecycle.loading import CheckpointSource
+from service.settings import ServiceSettings
 from tests.conftest import TINY_BACKBONE, predict_rows
 from tests.damaged_checkpoints import DAMAGES
 from tests.service.harness import WorkingDecoder
@@ -41,7 +41,7 @@ async def infer(served: ServedModel, item: InferenceItem) -> Tensor:
 class Inference:
     """Stands for the inference workers; records their start and end in `events`."""
 
-    def __init__(self, infer: Infer, events: list[str]) -> None:
+    def __init__(self, infer: Callable[..., Awaitable[Tensor]], events: list[str]) -> None:
         self.infer = infer
         self.events = events
 
@@ -71,7 +71,7 @@ class Harness:
     """
 
     events: list[str] = field(default_factory=list)
-    infer: Infer = infer
+    infer: Callable[..., Awaitable[Tensor]] = infer
     lifecycle: Lifecycle = field(init=False)
 
     def revision(self, name: str) -> str:
@@ -81,10 +81,10 @@ class Harness:
     async def running(
         self, *sources: Path | CheckpointSource, probe_interval_s: float = 1000, **parts: Any
     ) -> AsyncIterator[Lifecycle]:
-        life = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
+        life = {"probe_interval_s": probe_interval_s, "probe_timeout_s": TIMEOUT_S}
         decoder: Any = WorkingDecoder()
         self.lifecycle = Lifecycle(
-            ServiceSettings(life=life, max_batch_rows=1),
+            ServiceSettings.model_validate({"life": life, "max_batch_rows": 1}),
             [CheckpointSource(one) if isinstance(one, Path) else one for one in sources],
             decoder=decoder,
             **parts,
@@ -261,28 +261,25 @@ async def test_a_shadow_that_cannot_be_compared_ends_the_start(
 
 
 async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_nothing(
-    harness: Harness, checkpoint_copy: Path, monkeypatch
+    harness: Harness, checkpoint_copy: Path, caplog
 ) -> None:
+    caplog.set_level(logging.INFO, "service")
     loaded: list[CheckpointSource] = []
-    newer: list[object] = []
-
-    def newer_revision_recorded(*arguments: Any) -> Any:
-        newer.append(newer_revision(*arguments))
-        return newer[-1]
-
-    monkeypatch.setattr("service.lifecycle.lifecycle.newer_revision", newer_revision_recorded)
+    threads: list[threading.Thread] = []
 
     def load(source: CheckpointSource, others: Any) -> Any:
         loaded.append(source)
-        return load_checked(source, others)
+        threads.append(threading.current_thread())
+        return source.load(others)
 
     async with harness.running(checkpoint_copy, load=load):
         await until(lambda: harness.lifecycle.phase == "ready")
         served = harness.lifecycle.models["tiny"]
         signal.raise_signal(signal.SIGHUP)
-        await until(lambda: newer == [None])
+        await until(lambda: "verified" in caplog.text)
         assert harness.lifecycle.models["tiny"] is served
     assert loaded == [CheckpointSource(checkpoint_copy)] * 2
+    assert all(thread.daemon for thread in threads)  # the process can end before
 
 
 async def test_sighup_after_the_end_is_handled_as_before_the_start(
@@ -309,7 +306,7 @@ async def test_a_slow_and_a_refused_reload_are_logged_and_shown_by_the_metrics(
             assert gate.wait(TIMEOUT_S)
         if refuses:
             raise CheckpointError(source.folder, "deliberate")
-        return load_checked(source, others)
+        return source.load(others)
 
     async with harness.running(checkpoint_copy, load=load) as lifecycle:
         await until(lambda: lifecycle.phase == "ready")
@@ -342,7 +339,7 @@ async def test_failed_reloads_leave_no_model_in_memory(
     loaded: list[weakref.ref[Any]] = []
 
     def load(source: CheckpointSource, others: Any) -> Any:
-        checked = load_checked(source, others)
+        checked = source.load(others)
         loaded.append(weakref.ref(checked.model))
         if len(loaded) > 1:
             raise CheckpointError(source.folder, "deliberate")

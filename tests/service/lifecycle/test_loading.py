@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from starlette.testclient import TestClient
 from torch import Tensor
 
 from eulerlora import EulerLoRA
@@ -27,21 +27,12 @@ from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PRECISIONS
 from service.inference.engine import InferenceItem, ServedModel
-from service.lifecycle.loading import (
-    CheckedModel,
-    CheckpointSource,
-    health_check,
-    load_checked,
-    newer_revision,
-    run_in_daemon_thread,
-    warm_up,
-)
-from service.routes.system import model_details
-from service.settings import ServiceSettings
+from service.lifecycle.loading import CheckedModel, CheckpointSource
 from tests.checkpoint_files import write_config
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
 from tests.fake_hub import COMMIT, NAME, fake_hub
+from tests.service.conftest import app_of
 from tests.signing_keys import write_keys
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +45,7 @@ def load(
     source: Path | CheckpointSource, others: Iterable[EulerLoRA], **options: Any
 ) -> CheckedModel:
     chosen = CheckpointSource(source) if isinstance(source, Path) else source
-    return load_checked(chosen, others, **options)
+    return chosen.load(others, **options)
 
 
 @pytest.fixture
@@ -128,8 +119,8 @@ def test_a_model_is_served_in_the_requested_precision(
     assert f"model second: precision bfloat16: {reason}" in caplog.text
     pointers = {weight.data_ptr() for weight in frozen_weights(exact.model)}
     assert pointers.isdisjoint(weight.data_ptr() for weight in frozen_weights(rounded.model))
-    details = model_details(rounded.served, ServiceSettings())
-    assert (details.precision, details.precision_reason) == ("bfloat16", reason)
+    details = TestClient(app_of(rounded.served)).get("/models/second").json()
+    assert (details["precision"], details["precision_reason"]) == ("bfloat16", reason)
 
 
 def test_thresholds_of_another_precision_are_a_warning_in_the_log(
@@ -168,7 +159,7 @@ def test_damaged_weights_are_refused_even_if_the_config_is_unchanged(
     file, _, apply = DAMAGES[damage]
     apply(checkpoint_copy)
     with pytest.raises(CheckpointError) as caught:
-        newer_revision(current, load, [current.model])
+        current.newer_revision(load, [current.model])
     assert caught.value.path == checkpoint_copy / file
 
 
@@ -176,7 +167,7 @@ def test_a_changed_config_is_a_newer_revision_with_the_same_weights(checkpoint_c
     current = load(checkpoint_copy, ())
     config = read_config(checkpoint_copy).model_copy(update={"thresholds": ()})
     write_config(checkpoint_copy, config)
-    newer = newer_revision(current, load, [current.model])
+    newer = current.newer_revision(load, [current.model])
     assert newer is not None
     assert newer.model.revision != current.model.revision
     assert newer.model.config.thresholds == ()
@@ -193,7 +184,7 @@ def test_the_signature_is_checked_before_anything_is_read_and_at_a_reload(
     (checkpoint_copy / CONFIG_FILE).write_text("{}")
     for refused in (
         lambda: verified(checkpoint_copy, ()),
-        lambda: newer_revision(current, verified, [current.model]),
+        lambda: current.newer_revision(verified, [current.model]),
     ):
         with pytest.raises(CheckpointError) as caught:
             refused()
@@ -217,7 +208,7 @@ def test_a_link_that_moves_during_a_load_does_not_change_what_is_read(
 
     loaded = load(link, (), verify=verify_and_move)
     assert loaded.model.revision == stored_revision(first)
-    newer = newer_revision(loaded, load, ())
+    newer = loaded.newer_revision(load, ())
     assert newer is not None
     assert newer.model.revision == stored_revision(second)
 
@@ -228,9 +219,9 @@ def test_a_model_with_another_name_is_not_a_newer_revision(save: Save) -> None:
     shutil.rmtree(current.source.folder)
     save("other", seed=2, folder="model")
     with pytest.raises(CheckpointError) as caught:
-        newer_revision(current, load, ())
+        current.newer_revision(load, ())
     assert caught.value.path == current.source.folder / "config.json"
-    newer = newer_revision(named, load, ())
+    newer = named.newer_revision(load, ())
     assert newer is not None
     assert (newer.served.name, newer.model.config.name) == ("given", "other")
 
@@ -240,8 +231,8 @@ def test_a_repository_of_the_hub_is_served_at_its_commit(
 ) -> None:
     with fake_hub(checkpoint_folder, monkeypatch, tmp_path / "cache"):
         source = CheckpointSource.of(f"tiny.2=hf://{NAME}@main")
-    details = model_details(load(source, ()).served, ServiceSettings())
-    assert (details.name, details.source) == ("tiny.2", f"hf://{NAME}@{COMMIT}")
+    (listed,) = TestClient(app_of(load(source, ()).served)).get("/models").json()["models"]
+    assert (listed["name"], listed["source"]) == ("tiny.2", f"hf://{NAME}@{COMMIT}")
     assert load(checkpoint_folder, ()).served.source is None
 
 
@@ -319,7 +310,7 @@ async def fail(*_: object) -> Tensor:
     ],
 )
 def test_the_reason_of_a_missing_answer_is_reported(checked, infer, timeout_s, fault) -> None:
-    assert fault in str(asyncio.run(health_check(checked, infer, timeout_s)))
+    assert fault in str(asyncio.run(checked.fault(infer, timeout_s)))
 
 
 def test_a_suspension_of_the_process_is_not_a_timeout(
@@ -333,7 +324,7 @@ def test_a_suspension_of_the_process_is_not_a_timeout(
         await asyncio.sleep(0)
         return infer_correctly(item)
 
-    assert asyncio.run(health_check(checked, infer, TIMEOUT_S)) is None
+    assert asyncio.run(checked.fault(infer, TIMEOUT_S)) is None
 
 
 def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
@@ -344,7 +335,7 @@ def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
             raise refusals.pop()
         return infer_correctly(item)
 
-    assert asyncio.run(health_check(checked, infer, TIMEOUT_S)) is None
+    assert asyncio.run(checked.fault(infer, TIMEOUT_S)) is None
     assert not refusals
 
 
@@ -355,17 +346,11 @@ def test_a_model_for_which_there_is_never_enough_memory_fails_its_check(
         raise OutOfMemory("no memory for this image")
 
     monkeypatch.setattr("service.lifecycle.loading._RETRY_INTERVAL_S", 0)
-    assert "no memory" in str(asyncio.run(health_check(checked, infer, None)))
+    assert "no memory" in str(asyncio.run(checked.fault(infer, None)))
 
 
 def test_errors_of_the_warm_up_are_ignored(checked) -> None:
     async def infer(*_: object) -> Tensor:
         raise OutOfMemory("full")
 
-    asyncio.run(warm_up(checked, infer, max_batch_rows=7))
-
-
-def test_a_model_loads_in_a_daemon_thread_so_that_the_process_can_end_before() -> None:
-    thread = asyncio.run(run_in_daemon_thread(threading.current_thread))
-    assert thread is not threading.current_thread()
-    assert thread.daemon
+    asyncio.run(checked.warm_up(infer, max_batch_rows=7))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from eulerlora_contract.problems import DeadlinePassed
 from eulerlora_contract.queries import PredictQuery
+from tests.problems import raises_problem
 from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ EIGHT = PredictQuery(mode="stoch", samples=8)
 async def test_a_request_whose_deadline_passes_in_the_queue_never_runs(harness, png) -> None:
     with harness(deadline_s=0.3) as started:
         running = await started.block_engine()
-        with pytest.raises(DeadlinePassed):
+        with raises_problem("deadline_passed"):
             await predict_one(started, png)
         assert not started.gate.is_set()  # the engine is still blocked
         assert started.queue.rows == 0
@@ -33,7 +33,7 @@ async def test_a_request_whose_deadline_passes_in_the_queue_never_runs(harness, 
 async def test_a_request_whose_deadline_passes_during_decoding_never_runs(harness, png) -> None:
     with harness(deadline_s=0.3) as started:
         started.decoder.gate.clear()
-        with pytest.raises(DeadlinePassed):
+        with raises_problem("deadline_passed"):
             await predict_one(started, png)
         assert started.decoder.entered.is_set()
         assert started.queue.rows == 0

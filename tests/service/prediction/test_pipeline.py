@@ -9,12 +9,10 @@ from PIL import Image
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora_contract.problems import (
-    AuditUnavailable,
-    Overloaded,
-)
+from eulerlora_contract.problems import Problem
 from eulerlora_contract.queries import PredictQuery
 from service.inference.engine import ServedModel
+from tests.problems import raises_problem
 from tests.service.harness import Recorder, predict_one
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +43,7 @@ async def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness,
         running = await started.block_engine()
         accepted = asyncio.create_task(predict_one(started, png, EIGHT))
         await started.wait_for_rows(16)
-        with pytest.raises(Overloaded) as raised:
+        with raises_problem("overloaded") as raised:
             await predict_one(started, png, EIGHT)
         assert raised.value.retry_after_s is not None
         small = asyncio.create_task(predict_one(started, png))
@@ -91,6 +89,7 @@ def test_a_prediction_is_recorded_and_counted_before_it_is_returned(harness, png
 
 
 def test_a_prediction_that_cannot_be_recorded_is_neither_returned_nor_counted(harness, png) -> None:
-    with harness(Recorder(AuditUnavailable("full"))) as running, pytest.raises(AuditUnavailable):
+    full = Problem("full", code="audit_unavailable")
+    with harness(Recorder(full)) as running, raises_problem("audit_unavailable"):
         asyncio.run(predict_one(running, png))
     assert running.predictions == []

@@ -20,10 +20,10 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora_contract.answers import Prediction
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.problems import DeadlinePassed, InvalidParameter, Overloaded
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 from tests.conftest import ENERGY, MARGINS, STOCH
+from tests.problems import raises_problem
 from tests.service.harness import (
     DET,
     TIMEOUT_S,
@@ -142,7 +142,7 @@ def test_auto_gives_the_result_of_the_drawn_number_of_samples(harness, png, take
 def test_auto_needs_margins(balanced, png) -> None:
     config = balanced.config.model_copy(update={"margins": None})
     model = EulerLoRA(Checkpoint(balanced.network, config, "sha256:1"), torch.device("cpu"))
-    with PipelineHarness(model, (), {}).running() as running, pytest.raises(InvalidParameter):
+    with PipelineHarness(model, (), {}).running() as running, raises_problem("invalid_parameter"):
         asyncio.run(predict_one(running, png, auto(1)))
     with Image.open(BytesIO(png)) as image, pytest.raises(SettingsError):
         model.predict([image], "stoch", "auto")
@@ -173,7 +173,7 @@ async def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) ->
         accepted = asyncio.create_task(predict_one(started, png, long))
         await wait_until(lambda: started.passes == [1])
         assert started.queue.rows == 2 * (MAX_AUTO_SAMPLES - 1)
-        with pytest.raises(Overloaded):
+        with raises_problem("overloaded"):
             await predict_one(started, png)
         gate.set()
         assert (await accepted).samples == taken[long.seed]
@@ -193,7 +193,7 @@ def test_a_deadline_between_rounds_gives_no_result(harness, png, long, monkeypat
         await wait_until(lambda: harness.passes == [1])
         late_s = 2 * TIMEOUT_S
         gate.set()
-        with pytest.raises(DeadlinePassed):
+        with raises_problem("deadline_passed"):
             await late
         assert harness.queue.rows == 0
 

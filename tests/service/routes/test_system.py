@@ -6,24 +6,23 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from fastapi import FastAPI
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
-from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora_contract.checkpoints import Threshold
-from service.http.responses import add_problem_handlers
+from service.app import create_app
+from service.extensions import Extension
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
-from service.routes.system import metrics_routes, probe_routes
-from service.settings import ImageSettings, ServiceSettings
+from service.settings import ServiceSettings
 from service.telemetry.metrics import Metrics
-from service.telemetry.observation import ObservationMiddleware
 from tests.service.conftest import app_of, encoded
+from tests.service.harness import WorkingDecoder
 from tests.service.observed import GAUGES, count_everything, observed_app
+from tests.service.settings import settings_of
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 PNG = {"Content-Type": "image/png"}
@@ -63,7 +62,7 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     ]
     assert (body["adapters"], body["input_size"], body["max_samples"]) == (2, 32, 64)
     kinds = ["image/jpeg", "image/png", "image/webp"]
-    assert body["image_limits"] == {**ImageSettings().model_dump(), "media_types": kinds}
+    assert body["image_limits"] == {**settings_of("images").model_dump(), "media_types": kinds}
     assert {
         (entry["options"]["mode"], entry["options"]["samples"]) for entry in body["thresholds"]
     } == {
@@ -119,14 +118,9 @@ def test_two_models_are_served_by_name(make_network, make_config, photo) -> None
 
 def test_the_service_is_ready_while_models_decoder_and_extensions_work() -> None:
     decoder: Any = Part()
-    extension: Any = Part()
-    extensions = {"some": extension}
-    lifecycle = Lifecycle(ServiceSettings(), extensions=extensions, decoder=decoder)
-    app = FastAPI()
-    app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
-    add_problem_handlers(app)
-    app.include_router(probe_routes(lifecycle))
-    client = TestClient(app)
+    extension = Part()
+    lifecycle = Lifecycle(ServiceSettings(), extensions={"some": extension}, decoder=decoder)
+    client = TestClient(create_app(lifecycle, ServiceSettings()))
 
     def statuses() -> tuple[int, int]:
         response = client.get("/readyz")
@@ -145,10 +139,11 @@ def test_the_service_is_ready_while_models_decoder_and_extensions_work() -> None
     assert statuses() == (200, 503)
 
 
-class Part:
-    """A decoder or an extension that works or does not."""
+class Part(Extension):
+    """An extension, or a decoder, that works or does not."""
 
     works = True
+    sandbox = WorkingDecoder.sandbox
 
     @property
     def is_working(self) -> bool:
@@ -212,25 +207,27 @@ def test_scrapes_of_an_address_are_answered_one_after_another(
 
 def test_a_scrape_of_a_client_that_is_gone_keeps_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.routes.system._SCRAPE_INTERVAL_S", 1e6)
-    app = FastAPI()
-    app.include_router(metrics_routes(Metrics(lambda: GAUGES)))
+    app = observed_app(Metrics(lambda: GAUGES))
     scope = {
         "type": "http",
         "method": "GET",
         "path": "/metrics",
+        "raw_path": b"/metrics",
         "query_string": b"",
         "headers": [],
         "client": ("10.0.0.1", 1),
     }
+    statuses: list[int] = []
     messages = [{"type": "http.disconnect"}, {"type": "http.request"}]
 
     async def receive() -> dict[str, str]:
         return messages.pop()
 
-    async def send(_: object) -> None: ...
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
 
-    with pytest.raises(ClientDisconnect):
-        asyncio.run(app(scope, receive, send))
+    asyncio.run(app(scope, receive, send))
+    assert statuses[0] == 499
 
 
 CARD_TEXT = "# tiny\n\nTrained on nothing: Größe 0.\n"

@@ -14,11 +14,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from eulerlora_contract.answers import item_id
 from service.telemetry.logs import log_config, log_format
-from service.telemetry.metrics import Metrics
-from service.telemetry.observation import ObservationMiddleware
-from tests.service.observed import GAUGES
+from tests.service.http.plain_app import guarded
 
 NEW = re.compile(r"[0-9a-f]{32}")
 
@@ -38,8 +35,7 @@ async def log_twice(_: Request) -> PlainTextResponse:
 def echo() -> TestClient:
     """A client of an app that returns the id."""
     app = Starlette(routes=[Route("/", return_id), Route("/log", log_twice)])
-    app.add_middleware(ObservationMiddleware, metrics=Metrics(lambda: GAUGES), paths=())
-    return TestClient(app)
+    return TestClient(guarded(app))
 
 
 @pytest.mark.parametrize("sent", ["a", "abc-DEF_1.2", "9" * 128])
@@ -52,7 +48,7 @@ def test_a_well_formed_id_is_returned(echo, sent) -> None:
 @pytest.mark.parametrize(
     "sent",
     ["", "a" * 129, "two words", "tab\there", "<script>", "a/b", "a\u00e9".encode(), b"\xff", "a,b",
-     "{}", "'", item_id("an-id", 3)],
+     "{}", "'", "an-id:3"],
 )  # fmt: skip
 def test_a_malformed_id_is_replaced(echo, sent) -> None:
     response = echo.get("/", headers={"X-Request-ID": sent})
