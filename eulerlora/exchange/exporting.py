@@ -51,7 +51,7 @@ size 3, stride 2 and no norm: """
 
 
 @dataclass(frozen=True)
-class Member:
+class ExportedAdapter:
     """One adapter of a checkpoint.
 
     Attributes:
@@ -66,7 +66,7 @@ class Member:
 
 
 @torch.no_grad()
-def members(checkpoint: Checkpoint) -> list[Member]:
+def exported_adapters(checkpoint: Checkpoint) -> list[ExportedAdapter]:
     """Splits a checkpoint into its adapters, in order.
 
     Raises:
@@ -86,7 +86,7 @@ def members(checkpoint: Checkpoint) -> list[Member]:
         factors = torch.stack([layer.get_parameter("scale_1.weight") for layer in layers])
         up[:, 3] *= factors[:, None, :, None]
     return [
-        Member(down[:, :, adapter], up[:, :, adapter], _head(checkpoint, adapter))
+        ExportedAdapter(down[:, :, adapter], up[:, :, adapter], _head(checkpoint, adapter))
         for adapter in range(network.settings.adapters)
     ]
 
@@ -110,7 +110,7 @@ def without_layer_scale(settings: BackboneSettings, state: _State) -> _State:
 
 
 @torch.no_grad()
-def merged_state(checkpoint: Checkpoint, member: Member) -> dict[str, Tensor]:
+def merged_state(checkpoint: Checkpoint, member: ExportedAdapter) -> dict[str, Tensor]:
     """The tensors of the backbone with the products of one adapter, without layer scales."""
     backbone = checkpoint.network.backbone
     state = dict(without_layer_scale(backbone.settings, backbone.state_dict()))
@@ -221,7 +221,7 @@ exported. Use the checkpoint itself for those.
 {colours}"""
 
 
-def _merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
+def _merged_model(checkpoint: Checkpoint, member: ExportedAdapter) -> models.VisionTransformer:
     """Torchvision's model of one adapter, with its head. Raises SettingsError."""
     settings = checkpoint.network.backbone.settings
     check_format(settings, "torchvision")
@@ -241,7 +241,7 @@ def _merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransf
 
 def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
     """Writes the state dict of each member, the arguments of their constructor, and a README."""
-    exported = [_merged_model(checkpoint, member) for member in members(checkpoint)]
+    exported = [_merged_model(checkpoint, member) for member in exported_adapters(checkpoint)]
     for index, model in enumerate(exported):
         path = folder / f"member_{index}.safetensors"
         write_tensors(path, model.state_dict(), torch.float32, {})

@@ -254,7 +254,7 @@ class NetworkShape:
     classes: int
 
 
-Batch = tuple[Tensor, Tensor]
+LabelledBatch = tuple[Tensor, Tensor]
 """Pixels (n, 3, size, size), or (n, adapters, 3, size, size), and labels (n,)."""
 
 
@@ -271,13 +271,13 @@ class FinishedRun(Protocol):
     @property
     def clip_norm(self) -> float: ...
 
-    def last_epoch(self) -> Iterable[Batch]:
+    def last_epoch(self) -> Iterable[LabelledBatch]:
         """Batches of the last epoch, this process's shard.
 
         Labels below 0 belong to no class.
         """
 
-    def inputs(self, part: Literal["train", "calibration"], count: int) -> Batch:
+    def inputs(self, part: Literal["train", "calibration"], count: int) -> LabelledBatch:
         """At most `count` evenly spaced images of a part, as in a prediction.
 
         Pixels are on the device of the network, labels on the CPU.

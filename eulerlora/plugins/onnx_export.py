@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.checkpoint.weights import CARD_FILE, with_weights
-from eulerlora.exchange.exporting import export_readme, members, merged_state
+from eulerlora.exchange.exporting import export_readme, exported_adapters, merged_state
 from eulerlora.images.preprocess import normalise
 from eulerlora_contract.errors import NonFiniteError, SettingsError
 from eulerlora_contract.output_files import write_text
@@ -40,7 +40,7 @@ class _MergedNetwork(nn.Module):
         super().__init__()
         network = checkpoint.network
         settings = network.backbone.settings.model_copy(update={"layer_scale": False})
-        merged = members(checkpoint)
+        merged = exported_adapters(checkpoint)
         self.preprocessing = network.preprocessing
         self.backbones = nn.ModuleList(
             with_weights(settings, merged_state(checkpoint, member)) for member in merged

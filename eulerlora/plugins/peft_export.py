@@ -11,10 +11,10 @@ import torch
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.checkpoint.weights import CARD_FILE, write_tensors
 from eulerlora.exchange.exporting import (
-    Member,
+    ExportedAdapter,
     check_format,
     export_readme,
-    members,
+    exported_adapters,
     without_layer_scale,
     write_json,
 )
@@ -87,7 +87,7 @@ def export_peft(
     check_format(checkpoint.network.backbone.settings, "peft")
     if sampled and checkpoint.config.method != DEFAULT_METHOD:
         raise SettingsError("--sampled: expected a checkpoint whose projections are all sampled")
-    exported = members(checkpoint)
+    exported = exported_adapters(checkpoint)
     _write_backbone(checkpoint, folder / _BACKBONE_FOLDER)
     for index, member in enumerate(exported):
         _write_adapter(checkpoint, member, folder / f"adapter_{index}", version, sampled)
@@ -113,7 +113,7 @@ def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
 
 def _write_adapter(
     checkpoint: Checkpoint,
-    member: Member,
+    member: ExportedAdapter,
     folder: Path,
     version: TransformersVersion,
     sampled: bool,

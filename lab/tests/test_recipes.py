@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from eulerlora.methods.registry import method_type
-from eulerlora_lab.tables.table import RECIPES, read_table
+from eulerlora_lab.tables.table import read_table
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
+
+RECIPES = Path(__file__).parents[1] / "eulerlora_lab" / "recipes"
 
 
 def variant_names(path: Path) -> list[str]:

@@ -50,7 +50,9 @@ def _has_ticks(luma: npt.NDArray[np.int16]) -> bool:
     def followed(rows: npt.NDArray[Any], places: int, steps: int) -> npt.NDArray[Any]:
         """Those of the rows whose ticks have, but for a few, one that is `places` behind."""
         both = ticks[rows, :-places] & near[rows, places:]
-        return rows[np.count_nonzero(both, axis=1) >= _MIN_SHARE * (wanted[rows] - steps)]
+        is_followed = np.count_nonzero(both, axis=1) >= _MIN_SHARE * (wanted[rows] - steps)
+        left: npt.NDArray[Any] = rows[is_followed]
+        return left
 
     every = np.arange(len(ticks))
     return every.size > 0 and any(

@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from eulerlora.nn.method import Batch
+from eulerlora.nn.method import LabelledBatch
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Provenance
 from eulerlora_contract.errors import DataError
@@ -87,10 +87,10 @@ class _RecipeRun:
     def clip_norm(self) -> float:
         return self.recipe.training.clip_norm
 
-    def last_epoch(self) -> Iterator[Batch]:
+    def last_epoch(self) -> Iterator[LabelledBatch]:
         return self.batches.epoch(max(0, self.batches.length.epochs - 1), skip=0)
 
-    def inputs(self, part: Literal["train", "calibration"], count: int) -> Batch:
+    def inputs(self, part: Literal["train", "calibration"], count: int) -> LabelledBatch:
         """Raises DataError for a part that the data set does not have."""
         if part not in self.images.parts:
             raise DataError(f"expected a part {part}, got {', '.join(self.images.parts)}")

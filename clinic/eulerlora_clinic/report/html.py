@@ -53,7 +53,9 @@ class _ModelSettings:
 
 
 _MAX_SIDE_PX = 320  # of a thumbnail, as the limits below
-MAX_THUMBNAIL_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
+_MAX_THUMBNAIL_BYTES = (
+    15_000  # a report with a thousand thumbnails can still be opened by a browser
+)
 _QUALITIES = (82, 70, 55, 40, 25, 10)
 _DECODED_SIDE_PX = 2 * _MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
 
@@ -331,6 +333,6 @@ def _jpeg(image: Image.Image) -> bytes:
         file = BytesIO()
         image.save(file, "JPEG", quality=quality, optimize=True)
         content = file.getvalue()
-        if len(content) <= MAX_THUMBNAIL_BYTES:
+        if len(content) <= _MAX_THUMBNAIL_BYTES:
             break
     return content

@@ -31,11 +31,11 @@ from eulerlora_lab.benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE
 from eulerlora_lab.benchmarks.service.throughput import device_rate
 from eulerlora_lab.benchmarks.workload import FULL, SMALL, Plan, Workload, build_engine
 
-TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}
 """Of probabilities, by the first word of a check."""
 
 
-def differences(plan: Plan) -> dict[str, float]:
+def _differences(plan: Plan) -> dict[str, float]:
     """The largest difference of a probability from the network's plain float32 pass, by name."""
     load = Workload.random(plan.sizes.large, min(2, plan.sizes.images), plan.device)
     engines = {
@@ -68,8 +68,8 @@ def check(plan: Plan) -> None:
         ClickException: For those above their tolerance.
     """
     wrong = []
-    for name, difference in differences(plan).items():
-        allowed = TOLERANCE[name.split(",", maxsplit=1)[0]]
+    for name, difference in _differences(plan).items():
+        allowed = _TOLERANCE[name.split(",", maxsplit=1)[0]]
         click.echo(f"{name}: difference {difference:.2g} of {allowed:g}")
         if difference > allowed:
             wrong.append(name)
@@ -81,7 +81,7 @@ def _single(compare: Callable[[Plan], Result]) -> Callable[[Plan], Iterable[Resu
     return lambda plan: [compare(plan)]
 
 
-MEASUREMENTS: Mapping[str, Callable[[Plan], Iterable[Result]]] = {
+_MEASUREMENTS: Mapping[str, Callable[[Plan], Iterable[Result]]] = {
     "graphs": graph_compilation,
     "row-rates": row_rates,
     "matrix-product-share": matrix_product_share,
@@ -99,7 +99,7 @@ MEASUREMENTS: Mapping[str, Callable[[Plan], Iterable[Result]]] = {
 @click.option("--device", default="cuda", help="cuda, cuda:N or cpu.")
 @click.option("--small", is_flag=True, help="Use tiny sizes as a functional test.")
 @click.option(
-    "--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Run only these."
+    "--only", multiple=True, type=click.Choice(list(_MEASUREMENTS)), help="Run only these."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Add the results to this JSONL file.")
 def main(device: str, small: bool, only: tuple[str, ...], out: Path | None) -> None:
@@ -111,12 +111,12 @@ def main(device: str, small: bool, only: tuple[str, ...], out: Path | None) -> N
     compiler = "inductor" if torch_device.type == "cuda" else "eager"
     plan = Plan(SMALL if small else FULL, torch_device, compiler)
     check(plan)
-    report(_results(only or tuple(MEASUREMENTS), plan), out)
+    report(_results(only or tuple(_MEASUREMENTS), plan), out)
 
 
 def _results(names: Sequence[str], plan: Plan) -> Iterator[Result]:
     for name in names:
-        yield from MEASUREMENTS[name](plan)
+        yield from _MEASUREMENTS[name](plan)
         if plan.device.type == "cuda":
             torch.cuda.empty_cache()
 

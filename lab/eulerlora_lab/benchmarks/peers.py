@@ -35,7 +35,7 @@ from eulerlora_lab.benchmarks.baselines.peft import PeftVisionTransformer
 from eulerlora_lab.benchmarks.service.images import request_images
 from eulerlora_lab.benchmarks.service.load import (
     Exchange,
-    Load,
+    MeasuredLoad,
     closed_loop,
     parameters,
     percentile,
@@ -45,7 +45,7 @@ from eulerlora_lab.benchmarks.service.load import (
 from eulerlora_lab.benchmarks.service.overload import TIMEOUT_S, poisson_load
 from eulerlora_lab.benchmarks.service.server import (
     TERMINATE_TIMEOUT_S,
-    Server,
+    ServerProcess,
     eulerlora_server,
     free_port,
     memory,
@@ -55,7 +55,7 @@ from eulerlora_lab.benchmarks.service.server import (
 from eulerlora_lab.benchmarks.timing import Work, alternating_seconds, in_new_process, peak_growth
 from eulerlora_lab.benchmarks.workload import FULL, SMALL, NetworkSizes, Sizes, random_network
 
-CPU = torch.device("cpu")
+_CPU = torch.device("cpu")
 _MEMBERS = 8
 _OUR_METHOD = "ours"
 _METHODS = {
@@ -66,24 +66,24 @@ _METHODS = {
     "vmap": "`torch.func.vmap` over LoRA modules, frozen weights shared",
     "loop": "ordinary LoRA modules, one pass a member",
 }
-IMAGES = 32
+_IMAGES = 32
 _OUR_SERVER = "eulerlora serve"
 _CHOSEN_PRECISION = f"{_OUR_SERVER}, --precision auto"
 _AUTO_SAMPLES = f"{_OUR_SERVER}, samples=auto"
 _LIMIT_S = 0.5
 _HALF_LOAD_S = 10.0
 _PEER_GRACE_S = 1.0  # for LitServe and Ray
-TOLERANCE = 1e-4  # of probabilities; ours have six digits
+_TOLERANCE = 1e-4  # of probabilities; ours have six digits
 
 RequestMode = Literal["det", "stoch", "mixed"]
 
 _Answers = Callable[[Tensor], Tensor]
 """Images (n, 3, image_size, image_size) -> logits; their shape differs by method."""
 
-_Loads = Mapping[int, Sequence[Load]]
+_Loads = Mapping[int, Sequence[MeasuredLoad]]
 """The runs by number of clients."""
 
-_StartServer = Callable[[], AbstractContextManager[Server]]
+_StartServer = Callable[[], AbstractContextManager[ServerProcess]]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _PeerServer:
     ready_path: str
     grace_s: float = TERMINATE_TIMEOUT_S
 
-    def running(self, packages: Path | None = None) -> AbstractContextManager[Server]:
+    def running(self, packages: Path | None = None) -> AbstractContextManager[ServerProcess]:
         """Runs the server on a free port while the block runs.
 
         packages: a folder that precedes the installed packages.
@@ -122,18 +122,18 @@ class _PeerServer:
         return server_process(command, port, self.ready_path, self.grace_s, environment)
 
 
-PROGRAMS = "eulerlora_lab.benchmarks.service"
+_PROGRAMS = "eulerlora_lab.benchmarks.service"
 _BENTOML = "BentoML, adaptive batches of at most 8, 2 workers"
 _PEERS = {
-    "a plain FastAPI route": _PeerServer([f"{PROGRAMS}.references"], "/readyz"),
+    "a plain FastAPI route": _PeerServer([f"{_PROGRAMS}.references"], "/readyz"),
     "LitServe, batches of 8, 5 ms, 2 workers": _PeerServer(
-        [f"{PROGRAMS}.litserve_server"], "/health", _PEER_GRACE_S
+        [f"{_PROGRAMS}.litserve_server"], "/health", _PEER_GRACE_S
     ),
     "Ray Serve, batches of 8, 5 ms, 2 replicas": _PeerServer(
-        [f"{PROGRAMS}.ray_server"], "/readyz", _PEER_GRACE_S
+        [f"{_PROGRAMS}.ray_server"], "/readyz", _PEER_GRACE_S
     ),
     _BENTOML: _PeerServer(
-        f"bentoml serve {PROGRAMS}.bentoml_server:BatchedModel --host 127.0.0.1 --port".split(),
+        f"bentoml serve {_PROGRAMS}.bentoml_server:BatchedModel --host 127.0.0.1 --port".split(),
         "/readyz",
     ),
 }
@@ -171,7 +171,7 @@ def _servers_of(bentoml: Path | None) -> dict[str, _StartServer]:
 @click.option(
     "--images",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help=f"Send the first {IMAGES} files of this folder instead of synthetic images.",
+    help=f"Send the first {_IMAGES} files of this folder instead of synthetic images.",
 )
 @click.option("--methods/--no-methods", default=True, help="Measure methods.")
 @click.option("--servers/--no-servers", default=True, help="Measure servers.")
@@ -207,7 +207,7 @@ def _method_costs(sizes: Sizes) -> dict[str, _MethodCost]:
     for count in (1, sizes.images):
         images = _random_images(large, count)
         works: list[Work] = [partial(answer, images) for answer in answers]
-        times.append(alternating_seconds(works, sizes.repeats, sizes.warmups, CPU))
+        times.append(alternating_seconds(works, sizes.repeats, sizes.warmups, _CPU))
     return {
         method: _MethodCost(
             one_image=median(single),
@@ -247,7 +247,7 @@ def _build(method: str, network: AdaptedVisionTransformer) -> _Answers:
 
 
 def _ours(network: AdaptedVisionTransformer) -> _Answers:
-    runtime = Runtime(network, CPU)
+    runtime = Runtime(network, _CPU)
 
     @torch.inference_mode()
     def logits(images: Tensor) -> Tensor:
@@ -311,13 +311,13 @@ def _server_costs(
     Raises:
         ClickException: For a server whose probabilities differ from ours.
     """
-    files = request_images(IMAGES, images)
+    files = request_images(_IMAGES, images)
     modes: Sequence[Mode] = ("det", "stoch") if mode == "mixed" else (mode,)
     requests = {
         name: [_request_of(name, image, one) for image, one in zip(files, cycle(modes))]
         for name in starts
     }
-    loads: dict[str, dict[int, list[Load]]] = {
+    loads: dict[str, dict[int, list[MeasuredLoad]]] = {
         name: {count: [] for count in counts} for name in starts
     }
     # A health check fails in a server that is suspended.
@@ -350,7 +350,7 @@ def _server_costs(
 
 
 @contextmanager
-def _only(server: Server, servers: Iterable[Server]) -> Iterator[None]:
+def _only(server: ServerProcess, servers: Iterable[ServerProcess]) -> Iterator[None]:
     """Suspends the other servers while the block runs."""
     with ExitStack() as others:
         for other in servers:
@@ -360,7 +360,7 @@ def _only(server: Server, servers: Iterable[Server]) -> Iterator[None]:
 
 
 def _check_probabilities(
-    servers: Mapping[str, Server], requests: Mapping[str, Sequence[bytes]]
+    servers: Mapping[str, ServerProcess], requests: Mapping[str, Sequence[bytes]]
 ) -> None:
     ours = _probabilities(servers[_OUR_SERVER], requests[_OUR_SERVER][0])
     for name, server in servers.items():
@@ -368,7 +368,7 @@ def _check_probabilities(
             continue
         theirs = _probabilities(server, requests[name][0])
         difference = max(abs(ours[label] - theirs[label]) for label in ours)
-        if difference > TOLERANCE:
+        if difference > _TOLERANCE:
             raise click.ClickException(f"{name}: a probability differs by {difference:.2g}")
 
 
@@ -383,7 +383,7 @@ def _request_of(server: str, image: bytes, mode: Mode) -> bytes:
     return post_form(files, {"mode": mode}, path=path)
 
 
-def _probabilities(server: Server, request: bytes) -> dict[str, float]:
+def _probabilities(server: ServerProcess, request: bytes) -> dict[str, float]:
     """BentoML's answer is a list with one entry."""
     (exchange,) = closed_loop(server.port, [request], clients=1, responses=1).successful
     assert exchange.response is not None
@@ -429,7 +429,7 @@ def _rate_within(loads: _Loads, limit_s: float) -> float | None:
     return max(rates, default=None)
 
 
-def p99(load: Load) -> float:
+def p99(load: MeasuredLoad) -> float:
     return percentile(load.exchanges, 99)
 
 

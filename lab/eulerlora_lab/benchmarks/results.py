@@ -12,7 +12,7 @@ import numpy as np
 
 from eulerlora_contract.printable import markdown_row
 
-Unit = Literal["ratio", "seconds", "bytes", "share", "count", "rows/s", "answers/s"]
+MeasuredUnit = Literal["ratio", "seconds", "bytes", "share", "count", "rows/s", "answers/s"]
 _HEADING = """| measurement | target | measured | ours | reference | spread |
 |---|---:|---:|---|---|---|"""
 
@@ -51,7 +51,7 @@ class Result:
     ours: str
     value: float
     measured: Sequence[float]
-    unit: Unit = "seconds"
+    unit: MeasuredUnit = "seconds"
     target: Target | None = None
     reference: str = ""
 
@@ -77,12 +77,16 @@ class Side:
     what: str
     measured: Sequence[float]
 
-    def described(self, unit: Unit) -> str:
+    def described(self, unit: MeasuredUnit) -> str:
         return f"{_amount(median(self.measured), unit)} ({self.what})"
 
 
 def comparison(
-    name: str, ours: Side, reference: Side, target: Target | None = None, unit: Unit = "seconds"
+    name: str,
+    ours: Side,
+    reference: Side,
+    target: Target | None = None,
+    unit: MeasuredUnit = "seconds",
 ) -> Result:
     """The ratio of the medians; its spread is that of the ratios of paired runs.
 
@@ -109,7 +113,7 @@ def report(results: Iterable[Result], out: Path | None = None) -> None:
                 file.write(json.dumps(asdict(result)) + "\n")
 
 
-def _amount(value: float, unit: Unit) -> str:
+def _amount(value: float, unit: MeasuredUnit) -> str:
     match unit:
         case "ratio":
             return f"{value:.2f}"

@@ -21,7 +21,7 @@ from eulerlora_lab.benchmarks.timing import alternating_seconds, in_new_process,
 from eulerlora_lab.benchmarks.workload import NetworkSizes, Plan, Workload
 from training.optimisation.step import attention_kernels
 
-Method = Literal["one-batch", "micro-batches", "naive"]
+StepVariant = Literal["one-batch", "micro-batches", "naive"]
 
 
 class _TrainingStep(ABC):
@@ -90,7 +90,7 @@ class _NaiveStep(_TrainingStep):
         (total / self.trajectories).backward()
 
 
-_DESCRIPTIONS: dict[Method, str] = {
+_DESCRIPTIONS: dict[StepVariant, str] = {
     "one-batch": "all rows in one batch, float32",
     "micro-batches": "micro-batches of two images' rows, float32",
     "naive": "ordinary LoRA modules, one forward pass a trajectory, summed losses, float32",
@@ -98,24 +98,24 @@ _DESCRIPTIONS: dict[Method, str] = {
 _TIME_TARGET = at_most(0.90)
 """Ratio of the arithmetic: 1,026 GFLOP a step through the frozen weights, and 1,140 in the loop."""
 
-_MEMORY_TARGETS: dict[Method, Target | None] = {
+_MEMORY_TARGETS: dict[StepVariant, Target | None] = {
     "one-batch": None,  # a row saves the same activations on both sides
     "micro-batches": at_most(0.40),  # a quarter of the rows at a time
 }
 _MEASURED_STEPS = 2  # the optimiser allocates its state in the first
 
 
-def _training_step(method: Method, load: Workload) -> _TrainingStep:
+def _training_step(method: StepVariant, load: Workload) -> _TrainingStep:
     """Micro-batches have the same gradient as one batch."""
     if method == "naive":
         return _NaiveStep(load)
     return _OneBatchStep(load, 2 if method == "micro-batches" else None)
 
 
-def step_time(plan: Plan, method: Method) -> Result:
+def step_time(plan: Plan, method: StepVariant) -> Result:
     """Compares the time of forward, backward and AdamW with the naive loop."""
     sizes, images = plan.sizes.large, plan.sizes.images
-    methods: tuple[Method, Method] = (method, "naive")
+    methods: tuple[StepVariant, StepVariant] = (method, "naive")
     steps = [_training_step(name, Workload.random(sizes, images, plan.device)) for name in methods]
     times = alternating_seconds(steps, plan.sizes.step_repeats, 1, plan.device)
     ours, naive = (
@@ -126,10 +126,10 @@ def step_time(plan: Plan, method: Method) -> Result:
     )
 
 
-def step_memory(plan: Plan, method: Method) -> Result:
+def step_memory(plan: Plan, method: StepVariant) -> Result:
     """Compares the peak memory of a step, in addition to model and images, with the naive loop."""
     sizes, images = plan.sizes.large, plan.sizes.images
-    methods: tuple[Method, Method] = (method, "naive")
+    methods: tuple[StepVariant, StepVariant] = (method, "naive")
     ours, naive = (
         Side(
             _DESCRIPTIONS[name],
@@ -141,12 +141,12 @@ def step_memory(plan: Plan, method: Method) -> Result:
     return comparison(name, ours, naive, _MEMORY_TARGETS[method], "bytes")
 
 
-def _name(plan: Plan, method: Method) -> str:
+def _name(plan: Plan, method: StepVariant) -> str:
     workload = f"{plan.sizes.images} images x {plan.sizes.large.trajectories} trajectories"
     return f"{method}, {workload}"
 
 
-def _peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.device) -> int:
+def _peak_bytes(method: StepVariant, sizes: NetworkSizes, images: int, device: torch.device) -> int:
     """Peak memory of two steps, in addition to model and images; on a CPU in a new process."""
     if device.type != "cuda":
         return in_new_process(_peak_in_this_process, method, sizes, images)
@@ -159,7 +159,7 @@ def _peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.
     return torch.cuda.max_memory_allocated(device) - before
 
 
-def _peak_in_this_process(method: Method, sizes: NetworkSizes, images: int) -> int:
+def _peak_in_this_process(method: StepVariant, sizes: NetworkSizes, images: int) -> int:
     step = _training_step(method, Workload.random(sizes, images, torch.device("cpu")))
 
     def steps() -> None:

@@ -21,7 +21,7 @@ from training.commands.train import (
 if TYPE_CHECKING:
     from training.optimisation.run import Tracker
 
-RECIPES = Path(__file__).parent / "recipes"
+_RECIPES = Path(__file__).parent / "recipes"
 
 
 @click.command(
@@ -57,7 +57,7 @@ def pretrain_command(
     from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
 
     check_resumption(resume, restart)
-    path, overrides = find_recipe(recipe, RECIPES), with_seed(overrides, seed)
+    path, overrides = find_recipe(recipe, _RECIPES), with_seed(overrides, seed)
     settings = read_recipe(path, PretrainingRecipe, overrides)
     states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
     with resume_hint(states):

@@ -15,9 +15,9 @@ from service.http.responses import ProblemResponse, problem_headers
 from service.telemetry.logs import REQUEST_ID_HEADER, request_id_of
 
 _ATTEMPTS = 5
-PAUSE_S = 0.5
+_PAUSE_S = 0.5
 """Time before another attempt; Ray then knows which replica is lost."""
-MAX_BYTES = 32 * 1024 * 1024
+_MAX_BYTES = 32 * 1024 * 1024
 """Longest body that is kept for another attempt; the limit on a body with one image is 20 MB."""
 _RETRY_AFTER_S = 5
 
@@ -40,7 +40,7 @@ class _RetryMiddleware:
         body, response = _RepeatableBody(receive), _ObservedResponse(send)
         for attempt in range(_ATTEMPTS):
             if attempt:
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(_PAUSE_S)
             try:
                 await self.app(dict(scope), body.replay(), response.send)
             except Exception:
@@ -66,7 +66,7 @@ class _RepeatableBody:
     @property
     def is_repeatable(self) -> bool:
         """True while the client waits and the body is not too long to keep."""
-        return not self._is_disconnected and self._bytes <= MAX_BYTES
+        return not self._is_disconnected and self._bytes <= _MAX_BYTES
 
     def replay(self) -> Receive:
         """A function that receives the body from its beginning."""
@@ -82,7 +82,7 @@ class _RepeatableBody:
                 self._is_disconnected = True
                 return message
             self._bytes += len(message.get("body", b""))
-            if self._bytes <= MAX_BYTES:
+            if self._bytes <= _MAX_BYTES:
                 self._received.append(message)
                 position += 1
             else:

@@ -21,7 +21,7 @@ from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_contract.printable import markdown_table
-from eulerlora_lab.tables.table import Arm, ResultTable, TableRow, TableRun, ood_index
+from eulerlora_lab.tables.table import ResultTable, TableArm, TableRow, TableRun, ood_index
 from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective
 from training.optimisation.step import attention_kernels
@@ -74,9 +74,13 @@ def results_markdown(table: ResultTable, runs: Sequence[TableRun]) -> str:
     return section(f"## {table.title}", head, rows, notes, text_columns=3)
 
 
-def _measured_row(table: ResultTable, method: str, arm: Arm, runs: Sequence[TableRun]) -> list[str]:
+def _measured_row(
+    table: ResultTable, method: str, arm: TableArm, runs: Sequence[TableRun]
+) -> list[str]:
     results = [arm_results(table, arm, run) for run in runs]
-    cells = [over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics]
+    cells = [
+        _over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics
+    ]
     parameters = _millions(_trained_parameters(runs[0].configs(), runs[0].recipe)) if runs else "-"
     seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
     return [method, arm.options.title, seeds, parameters, *cells]
@@ -100,7 +104,7 @@ def _column_title(table: ResultTable, metric: str) -> str:
     return f"{name} (%)" if metric in _PERCENT else name
 
 
-def arm_results(table: ResultTable, arm: Arm, run: TableRun) -> Mapping[str, Any]:
+def arm_results(table: ResultTable, arm: TableArm, run: TableRun) -> Mapping[str, Any]:
     """A run's metrics with the options of the arm, with the MSP's on the table's OOD set."""
     mode = run.mode_report(arm.options)
     metrics: Mapping[str, Any] = mode["metrics"]
@@ -115,7 +119,7 @@ def _millions(count: int) -> str:
     return f"{count / 1e6:.2f} M"
 
 
-def over_seeds(metric: str, values: Sequence[float | None]) -> str:
+def _over_seeds(metric: str, values: Sequence[float | None]) -> str:
     """Mean and standard deviation of a metric as text; a dash without values."""
     defined = [100 * v if metric in _PERCENT else v for v in values if v is not None]
     if not defined:
@@ -204,7 +208,7 @@ def _mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
         reports = [run.mode_report(arm.options) for run in of_row]
         if reports[0]["trajectories"] > 1:
             cells = [
-                over_seeds(metric, _values(report["metrics"].get(metric) for report in reports))
+                _over_seeds(metric, _values(report["metrics"].get(metric) for report in reports))
                 for metric in MEAN_LOGITS_METRICS
             ]
             rows.append([method, arm.options.title, *cells])
@@ -226,7 +230,7 @@ def _ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
         cells = []
         for name, score in columns:
             scores = (report[name]["scores"].get(score) for report in reports)
-            cells.append(over_seeds("auroc", _values(s and s["metrics"]["auroc"] for s in scores)))
+            cells.append(_over_seeds("auroc", _values(s and s["metrics"]["auroc"] for s in scores)))
         rows.append([method, arm.options.title, *cells])
     head = ["method", "mode", *columns.values()]
     title = "### Out of distribution: AUROC (%)"
@@ -239,7 +243,7 @@ def _values(estimates: Iterable[Mapping[str, float] | None]) -> list[float | Non
 
 def _finished_rows(
     table: ResultTable, runs: Sequence[TableRun]
-) -> Iterator[tuple[str, Arm, list[TableRun]]]:
+) -> Iterator[tuple[str, TableArm, list[TableRun]]]:
     """Yields the method, the arm and the runs of every row that has runs."""
     by_variant: dict[str | None, list[TableRun]] = {}
     for run in runs:

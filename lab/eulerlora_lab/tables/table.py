@@ -25,11 +25,11 @@ from training.recipe.file import find_recipe, read_recipe
 from training.recipe.schema import AdapterRecipe
 
 _DEFINITIONS = Path(__file__).parent / "definitions"
-RECIPES = Path(__file__).parents[1] / "recipes"
+_RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 @dataclass(frozen=True)
-class Arm:
+class TableArm:
     """The variant and the options of a row of the table."""
 
     variant: str
@@ -68,10 +68,10 @@ class TableRow(Settings):
         return self
 
     @property
-    def arm(self) -> Arm | None:
+    def arm(self) -> TableArm | None:
         if self.variant is None or self.options is None:
             return None
-        return Arm(self.variant, self.options)
+        return TableArm(self.variant, self.options)
 
 
 class ReferenceRow(Settings):
@@ -136,7 +136,7 @@ class ResultTable(Settings):
 
     @property
     def recipe_path(self) -> Path:
-        own = RECIPES / f"{self.recipe}.toml"
+        own = _RECIPES / f"{self.recipe}.toml"
         return own if own.is_file() else find_recipe(self.recipe)
 
     @property
@@ -144,7 +144,7 @@ class ResultTable(Settings):
         return tuple(dict.fromkeys(arm.variant for arm in self.arms.values()))
 
     @property
-    def arms(self) -> Mapping[str, Arm]:
+    def arms(self) -> Mapping[str, TableArm]:
         """The variant and options of every row that has them, by name."""
         return {arm.name: arm for row in self.rows if (arm := row.arm) is not None}
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.method import Batch, MethodSettings
+from eulerlora.nn.method import LabelledBatch, MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import AdapterSettings
 from tests.eulerlora.conftest import images, network
@@ -63,16 +63,16 @@ def network_like() -> Callable[..., AdaptedVisionTransformer]:
 
 @dataclass(frozen=True)
 class GivenRun:
-    images: Mapping[str, Batch] = field(default_factory=dict)
+    images: Mapping[str, LabelledBatch] = field(default_factory=dict)
     image_count: int = 0
-    batches: Iterable[Batch] = ()
+    batches: Iterable[LabelledBatch] = ()
     further_losses: Callable[[int], Iterator[Tensor]] | None = None
     clip_norm: float = 0.5
 
-    def last_epoch(self) -> Iterable[Batch]:
+    def last_epoch(self) -> Iterable[LabelledBatch]:
         return self.batches
 
-    def inputs(self, part: str, count: int) -> Batch:
+    def inputs(self, part: str, count: int) -> LabelledBatch:
         pixels, labels = self.images[part]
         return pixels[:count], labels[:count]
 

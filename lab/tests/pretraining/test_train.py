@@ -18,12 +18,12 @@ from torch import Tensor
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
 from eulerlora_contract.errors import DataError, OutputPathError, SettingsError
 from eulerlora_lab.pretraining.classifier import ClassifierObjective
-from eulerlora_lab.pretraining.commands import RECIPES
 from eulerlora_lab.pretraining.recipe import PretrainingRecipe
 from eulerlora_lab.pretraining.train import pretrain, stage_state_file
 from training.recipe.file import find_recipe, read_recipe
 
 CPU = torch.device("cpu")
+RECIPES = Path(__file__).parents[2] / "eulerlora_lab" / "pretraining" / "recipes"
 RECIPE_TEXT = """
 name = "tiny-pretrain"
 stored = "float16"

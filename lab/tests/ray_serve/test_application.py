@@ -19,7 +19,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from eulerlora_contract.settings import validated
 from eulerlora_lab.benchmarks.service.images import synthetic_images
-from eulerlora_lab.benchmarks.service.load import Load, closed_loop, post
+from eulerlora_lab.benchmarks.service.load import MeasuredLoad, closed_loop, post
 from eulerlora_lab.benchmarks.service.server import eulerlora_server, server_process, tree
 from eulerlora_lab.ray_serve import application
 from eulerlora_lab.ray_serve.application import Arguments, build
@@ -143,7 +143,7 @@ def replicas_of(pid: int) -> list[psutil.Process]:
     return [process for process in tree(pid) if process.name().startswith("ray::ServeRep")]
 
 
-def probabilities_by_seed(load: Load) -> dict[int, dict[str, float]]:
+def probabilities_by_seed(load: MeasuredLoad) -> dict[int, dict[str, float]]:
     """The seed of an answer is derived from the image."""
     answers = [json.loads(e.response.body) for e in load.successful if e.response is not None]
     return {answer["seed"]: answer["probabilities"] for answer in answers}

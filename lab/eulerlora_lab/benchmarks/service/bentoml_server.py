@@ -14,7 +14,7 @@ import bentoml
 import torch
 
 from eulerlora_contract.sampling import Mode
-from eulerlora_lab.benchmarks.service.references import body, decode, default_model, predict
+from eulerlora_lab.benchmarks.service.references import body, default_model, inference_item, predict
 
 WORKERS, _BATCH_SIZE = 2, 8
 
@@ -38,5 +38,5 @@ class BatchedModel:
         return self._answers(file, "det")
 
     def _answers(self, files: list[Path], mode: Mode) -> list[dict[str, Any]]:
-        inputs = [decode(self.model, file.read_bytes(), mode) for file in files]
+        inputs = [inference_item(self.model, file.read_bytes(), mode) for file in files]
         return [body(self.model, trajectories) for trajectories in predict(self.model, inputs)]

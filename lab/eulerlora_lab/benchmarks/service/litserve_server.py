@@ -16,7 +16,7 @@ from litserve import LitAPI, LitServer
 from torch import Tensor
 
 from eulerlora_contract.sampling import Mode
-from eulerlora_lab.benchmarks.service.references import body, decode, default_model, predict
+from eulerlora_lab.benchmarks.service.references import body, default_model, inference_item, predict
 from service.inference.engine import InferenceItem
 
 WORKERS = 2
@@ -33,7 +33,7 @@ class _EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
     def decode_request(self, request: Request) -> InferenceItem:
         """Decodes the form."""
         mode: Mode = "stoch" if request["mode"] == "stoch" else "det"
-        return decode(self.model, request["file"].file.read(), mode)
+        return inference_item(self.model, request["file"].file.read(), mode)
 
     def batch(self, inputs: list[InferenceItem]) -> list[InferenceItem]:
         """The list unchanged."""

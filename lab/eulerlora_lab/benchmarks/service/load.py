@@ -22,7 +22,7 @@ from eulerlora_contract.sampling import Mode
 
 _BOUNDARY = "a-boundary-of-the-benchmarks"
 NO_PARAMETERS: Mapping[str, object] = {}
-SAMPLES = 4
+REQUEST_SAMPLES = 4
 _READ_BYTES = 65_536
 _PLACEHOLDER = h11.Request(method="POST", target="/", headers=[("Host", "127.0.0.1")])
 RETRY_S = 0.02
@@ -34,7 +34,7 @@ _FormFile = tuple[str, tuple[str, bytes, str]]
 
 
 def parameters(mode: Mode) -> dict[str, object]:
-    return {"mode": mode, "samples": SAMPLES} if mode == "stoch" else {"mode": mode}
+    return {"mode": mode, "samples": REQUEST_SAMPLES} if mode == "stoch" else {"mode": mode}
 
 
 def get(path: str) -> bytes:
@@ -184,7 +184,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Load:
+class MeasuredLoad:
     """Results of a closed loop.
 
     Attributes:
@@ -209,7 +209,7 @@ def percentile(exchanges: Sequence[Exchange], percent: float) -> float:
     return float(np.percentile(seconds or [np.nan], percent))
 
 
-def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: int) -> Load:
+def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: int) -> MeasuredLoad:
     """Sends the requests in a cycle until `responses` responses have status 200.
 
     All clients are busy until then. Exchanges that end later are not counted.
@@ -221,7 +221,9 @@ def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: i
     return asyncio.run(_closed_loop(port, cycle, clients, responses))
 
 
-async def _closed_loop(port: int, requests: Iterator[bytes], clients: int, responses: int) -> Load:
+async def _closed_loop(
+    port: int, requests: Iterator[bytes], clients: int, responses: int
+) -> MeasuredLoad:
     exchanges: list[Exchange] = []
     lost, remaining = 0, responses
     end = asyncio.get_running_loop().create_future()
@@ -247,7 +249,7 @@ async def _closed_loop(port: int, requests: Iterator[bytes], clients: int, respo
 
     started_s = time.monotonic()
     await asyncio.gather(*(client() for _ in range(clients)))
-    return Load(end.result() - started_s, exchanges)
+    return MeasuredLoad(end.result() - started_s, exchanges)
 
 
 class ClientSession:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
 
+from eulerlora_contract.sampling import MODES
 from eulerlora_lab.benchmarks.results import Result, at_least, at_most
 from eulerlora_lab.benchmarks.service.load import (
     ClientSession,
@@ -30,7 +31,6 @@ from eulerlora_lab.benchmarks.service.server import (
     sampled,
     status,
 )
-from eulerlora_lab.benchmarks.service.throughput import MODES
 
 _CLIENT_MARGIN_S = 5.0  # of a client's timeout over the deadline
 _SAMPLE_S = 1.0
@@ -38,7 +38,7 @@ _WARMUP = 0.25  # share of the load's duration, in which queues and buffers fill
 _MAX_GROWTH = 0.02
 OK, _UNAVAILABLE = 200, 503
 TIMEOUT_S = 60.0
-PAUSE_S = 0.01
+_PAUSE_S = 0.01
 
 
 def overload(plan: ServicePlan) -> Iterator[Result]:
@@ -158,4 +158,4 @@ def _ready(port: int, probe_s: float) -> bool:
 def _pause(started: float) -> None:
     if time.monotonic() - started > TIMEOUT_S:
         raise TimeoutError(f"expected a recovery within {TIMEOUT_S:.0f} s")
-    time.sleep(PAUSE_S)
+    time.sleep(_PAUSE_S)

@@ -9,11 +9,11 @@ from eulerlora_lab.benchmarks.results import Result, report
 from eulerlora_lab.benchmarks.service.fairness import attackers, busy_connections
 from eulerlora_lab.benchmarks.service.overload import overload
 from eulerlora_lab.benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE, ServicePlan
-from eulerlora_lab.benchmarks.service.throughput import lone_request, throughput, triage
+from eulerlora_lab.benchmarks.service.throughput import lone_request, throughput, triage_throughput
 
-MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
+_MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
     "throughput": throughput,
-    "triage": triage,
+    "triage": triage_throughput,
     "lone-request": lone_request,
     "overload": overload,
     "attackers": attackers,
@@ -24,7 +24,7 @@ MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
 @click.command()
 @click.option("--small", is_flag=True, help="Use tiny sizes as a functional test.")
 @click.option(
-    "--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Run only these."
+    "--only", multiple=True, type=click.Choice(list(_MEASUREMENTS)), help="Run only these."
 )
 @click.option(
     "--images",
@@ -36,4 +36,4 @@ def main(small: bool, only: tuple[str, ...], images: Path | None, options: tuple
     """Measure the service on this machine and print a table."""
     sizes = SMALL_SERVICE if small else FULL_SERVICE
     plan = sizes.model_copy(update={"options": options, "image_folder": images})
-    report(result for name in only or MEASUREMENTS for result in MEASUREMENTS[name](plan))
+    report(result for name in only or _MEASUREMENTS for result in _MEASUREMENTS[name](plan))

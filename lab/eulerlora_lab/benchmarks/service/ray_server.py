@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request
 from ray import serve
 
 from eulerlora_contract.sampling import Mode
-from eulerlora_lab.benchmarks.service.references import body, decode, default_model, predict
+from eulerlora_lab.benchmarks.service.references import body, default_model, inference_item, predict
 from service.inference.engine import InferenceItem
 
 _REPLICAS = 2
@@ -44,7 +44,7 @@ class BatchedModel:
         async with request.form() as form:
             mode: Mode = "stoch" if form["mode"] == "stoch" else "det"
             content = await form["file"].read()  # type: ignore[union-attr]
-        item = await asyncio.to_thread(decode, self.model, content, mode)
+        item = await asyncio.to_thread(inference_item, self.model, content, mode)
         response: dict[str, Any] = await self.answers(item)
         return response
 

@@ -25,7 +25,7 @@ from eulerlora.nn.network import predict_images
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
 from eulerlora_contract.sampling import Mode
-from eulerlora_lab.benchmarks.service.load import SAMPLES
+from eulerlora_lab.benchmarks.service.load import REQUEST_SAMPLES
 from service.inference.engine import InferenceItem
 
 
@@ -35,11 +35,11 @@ def default_model() -> EulerLoRA:
     return EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu")
 
 
-def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceItem:
+def inference_item(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceItem:
     """Decodes an image file; the seed is that of its content."""
     with Image.open(BytesIO(data)) as image:
         (rgb,) = rgb_images([image], model.config.preprocessing.input_side)
-    options = model.options(mode, SAMPLES if mode == "stoch" else None)
+    options = model.options(mode, REQUEST_SAMPLES if mode == "stoch" else None)
     draw = Draw.of(options, content_seed(rgb.pixels, model.config.sampling_digest))
     return InferenceItem(network_input(rgb.pixels, model.config.preprocessing), draw)
 
@@ -74,7 +74,7 @@ def _plain_application() -> FastAPI:
     def predict_route(
         file: Annotated[bytes, File()], mode: Annotated[Mode, Form()] = "det"
     ) -> dict[str, Any]:
-        (trajectories,) = predict(model, [decode(model, file, mode)])
+        (trajectories,) = predict(model, [inference_item(model, file, mode)])
         return body(model, trajectories)
 
     @app.get("/readyz")

@@ -20,7 +20,7 @@ from typing import Self
 import psutil
 
 ROOT = Path(__file__).parents[4]
-START_TIMEOUT_S = 180.0
+_START_TIMEOUT_S = 180.0
 TERMINATE_TIMEOUT_S = 60.0
 _WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _WINDOW = 0.05  # share of the time at its start and at its end
@@ -83,7 +83,7 @@ def terminate(pid: int, grace_s: float = TERMINATE_TIMEOUT_S) -> None:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerProcess:
     """A ready server.
 
     Attributes:
@@ -98,7 +98,7 @@ class Server:
         return self.process.pid
 
 
-def eulerlora_server(options: Sequence[str] = ()) -> AbstractContextManager[Server]:
+def eulerlora_server(options: Sequence[str] = ()) -> AbstractContextManager[ServerProcess]:
     """Runs `eulerlora serve` while the block runs.
 
     options: of the command. The references are in float32, and so is the server unless the options
@@ -122,7 +122,7 @@ def server_process(
     ready_path: str,
     grace_s: float = TERMINATE_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
-) -> Iterator[Server]:
+) -> Iterator[ServerProcess]:
     """Runs a Python program while the block runs; it is ready if `ready_path` returns 200.
 
     Args:
@@ -145,7 +145,7 @@ def server_process(
             stderr=subprocess.STDOUT,
         )
         try:
-            server = Server(port, process)
+            server = ServerProcess(port, process)
             _wait_until_ready(server, ready_path, log.fileno())
             yield server
         finally:
@@ -153,8 +153,8 @@ def server_process(
             process.wait(TERMINATE_TIMEOUT_S)
 
 
-def _wait_until_ready(server: Server, path: str, log: int) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+def _wait_until_ready(server: ServerProcess, path: str, log: int) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
         if status(server.port, path) == 200:
             return
@@ -164,7 +164,7 @@ def _wait_until_ready(server: Server, path: str, log: int) -> None:
                 f"{server.process.returncode}: {_text(log)}"
             )
         time.sleep(0.05)
-    raise TimeoutError(f"expected a ready server within {START_TIMEOUT_S:.0f} s: {_text(log)}")
+    raise TimeoutError(f"expected a ready server within {_START_TIMEOUT_S:.0f} s: {_text(log)}")
 
 
 def status(port: int, path: str, timeout_s: float = 5.0, image: bytes | None = None) -> int | None:

@@ -13,13 +13,13 @@ from typing import Literal
 
 import torch
 
-from eulerlora_contract.sampling import Mode
+from eulerlora_contract.sampling import MODES, Mode
 from eulerlora_lab.benchmarks.results import Result, Side, at_least, at_most, comparison
 from eulerlora_lab.benchmarks.service.load import (
-    SAMPLES,
+    REQUEST_SAMPLES,
     ClientSession,
     Exchange,
-    Load,
+    MeasuredLoad,
     closed_loop,
     parameters,
     percentile,
@@ -28,9 +28,9 @@ from eulerlora_lab.benchmarks.service.load import (
     short_gc_pauses,
 )
 from eulerlora_lab.benchmarks.service.plan import ServicePlan
-from eulerlora_lab.benchmarks.service.references import decode, default_model, predict
+from eulerlora_lab.benchmarks.service.references import default_model, inference_item, predict
 from eulerlora_lab.benchmarks.service.server import (
-    Server,
+    ServerProcess,
     eulerlora_server,
     free_port,
     server_process,
@@ -42,7 +42,6 @@ _Source = Literal["decoded", "files"]
 _MIN_RATIO = at_least(0.90)
 _MIN_AUTO = at_least(1.9)
 _MAX_ADDED = at_most(0.002)
-MODES: tuple[Mode, ...] = ("det", "stoch")
 _WARMUP_REQUESTS = 20
 _REFERENCES: dict[_Source, str] = {
     "decoded": "the engine alone, images decoded beforehand",
@@ -62,7 +61,7 @@ def throughput(plan: ServicePlan) -> Iterator[Result]:
             count = plan.responses[mode]
             requests = [post(image, parameters=parameters(mode)) for image in images]
             closed_loop(server.port, requests, plan.clients, count)  # warm-up
-            loads: list[Load] = []
+            loads: list[MeasuredLoad] = []
             rates: dict[_Source, list[float]] = {source: [] for source in _REFERENCES}
             for run in range(-1, plan.runs):  # the first warms up the engine
                 if run >= 0:
@@ -88,12 +87,12 @@ def _engine_seconds(
     files are decoded within the measured time.
     """
     model = default_model()
-    decoded = [decode(model, data, mode) for data in images]
+    decoded = [inference_item(model, data, mode) for data in images]
     batch_size = max(1, rows // (model.network.settings.adapters * decoded[0].draw.samples))
     started = time.perf_counter()
     inputs: Iterator[InferenceItem] = islice(cycle(decoded), count)
     if source == "files":
-        inputs = (decode(model, data, mode) for data in islice(cycle(images), count))
+        inputs = (inference_item(model, data, mode) for data in islice(cycle(images), count))
     while batch := list(islice(inputs, batch_size)):
         predict(model, batch)
     return time.perf_counter() - started
@@ -117,13 +116,13 @@ def device_rate(plan: ServicePlan, device: torch.device) -> Iterator[Result]:
             yield Result(name, ours, median(rates), rates, "answers/s")
 
 
-def triage(plan: ServicePlan) -> Iterator[Result]:
+def triage_throughput(plan: ServicePlan) -> Iterator[Result]:
     """Compares `/triage?samples=auto` with `samples=4`, in the precision that the service chooses.
 
     How many samples `auto` needs depends on the images: state lesions for a figure about lesions.
     """
     images = plan.images()
-    loads: dict[object, list[Load]] = {"auto": [], SAMPLES: []}
+    loads: dict[object, list[MeasuredLoad]] = {"auto": [], REQUEST_SAMPLES: []}
     options = ("--precision", "auto", *plan.options)
     requests = {
         samples: [post(image, parameters={"samples": samples}, path="/triage") for image in images]
@@ -148,7 +147,7 @@ def triage(plan: ServicePlan) -> Iterator[Result]:
     yield comparison(name, auto, four, _MIN_AUTO, "answers/s")
 
 
-def _median_percentile(loads: Sequence[Load], percent: float) -> float:
+def _median_percentile(loads: Sequence[MeasuredLoad], percent: float) -> float:
     return median(percentile(load.successful, percent) for load in loads)
 
 
@@ -189,7 +188,7 @@ async def _alternating(
     return exchanges[0][_WARMUP_REQUESTS:], exchanges[1][_WARMUP_REQUESTS:]
 
 
-def _plain_server() -> AbstractContextManager[Server]:
+def _plain_server() -> AbstractContextManager[ServerProcess]:
     """Runs `benchmarks.service.references` while the block runs."""
     port = free_port()
     return server_process(
