@@ -119,6 +119,7 @@ def test_a_notebook_is_its_tutorial_with_outputs(name: str) -> None:
     assert str(EXAMPLES.parent) not in (EXAMPLES / f"{name}.ipynb").read_text()
 
 
+@pytest.mark.slow
 def test_a_notebook_runs() -> None:
     cells = executed(notebook("is_it_sure")).cells
     assert any("image/png" in output.get("data", {}) for output in cells[-2].outputs)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from eulerlora.checkpoint.weights import save_backbone
@@ -49,6 +50,7 @@ print(json.dumps({"status": answer.status_code, "answer": answer.json()}))
 """
 
 
+@pytest.mark.slow
 def test_a_method_of_another_distribution_is_trained_evaluated_and_served(
     image_folder: Path, tmp_path: Path
 ) -> None:
