@@ -80,7 +80,8 @@ class Predictions(Uncertainty):
     ) -> Self:
         """The numbers of n images; a `distance` of None leaves out its score.
 
-        Raises NonFiniteError for NaN or infinite logits.
+        Raises:
+            NonFiniteError: For NaN or infinite logits.
         """
         trajectories.check_finite()
         samples = trajectories.samples
@@ -236,7 +237,11 @@ class Predictions(Uncertainty):
         return columns
 
     def to_frame(self) -> Any:
-        """`to_dict` as pandas' `DataFrame`, a row for each image; needs the extra `notebook`."""
+        """`to_dict` as pandas' `DataFrame`, a row for each image.
+
+        Raises:
+            SettingsError: Without pandas, which the extra `notebook` installs.
+        """
         try:
             from pandas import DataFrame  # type: ignore[import-untyped] # noqa: PLC0415 - an extra
         except ImportError as error:

@@ -235,7 +235,11 @@ def _check_output(path: Path, inputs: Iterable[Path]) -> None:
 
 
 def check_outside(path: Path, data: Path) -> None:
-    """Raises OutputPathError if a file to write is one of a folder of data."""
+    """Checks that a file to write is none of a folder of data.
+
+    Raises:
+        OutputPathError: If it is one.
+    """
     if path.exists() and path.resolve().is_relative_to(data.resolve()):
         raise OutputPathError(f"{path} is a file of the data and cannot be the output file")
 

@@ -83,7 +83,8 @@ class InferenceModel:
         is read batch by batch. `batch_size` of None is as many as run in one pass, up to
         `_MAX_BATCH_IMAGES`; `rule` of None is `CheckpointConfig.stopping_rule`.
 
-        Raises SettingsError for a seed or an option out of range.
+        Raises:
+            SettingsError: For a seed or an option out of range.
         """
         for choice in options:
             Draw.of(choice)  # raises before an image is read
@@ -110,7 +111,10 @@ class InferenceModel:
     ) -> Predictions:
         """Uncertainty, scores, flags and sets of n images, predicted with these options.
 
-        `coverage` adds prediction sets. Raises NonFiniteError for NaN or infinite logits.
+        `coverage` adds prediction sets.
+
+        Raises:
+            NonFiniteError: For NaN or infinite logits.
         """
         config = self.config
         known = Predictions.of(trajectories, self.feature_distance, config.threshold(options))

@@ -240,7 +240,8 @@ class EulerLoRA(InferenceModel):
 def choose_device(name: str) -> torch.device:
     """The named torch device; `auto` is CUDA if available and the CPU otherwise.
 
-    Raises SettingsError for other names, and for a device that this machine does not have.
+    Raises:
+        SettingsError: For other names, and for a device that this machine does not have.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -227,7 +227,8 @@ class Draw(Settings):
     def of(cls, options: Options, seed: int = 0) -> Self:
         """The draw of one image; with `auto`, that of all samples that may run.
 
-        Raises SettingsError for a value out of range.
+        Raises:
+            SettingsError: For a value out of range.
         """
         values = {
             "mode": options.mode,

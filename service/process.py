@@ -122,7 +122,7 @@ def run(options: ServeOptions) -> NoReturn:
         lifecycle.on_ready = lambda: announce(f"serving {described(lifecycle.models)} on {url}")
         protocol = protocol_of(settings.connections, app.state.metrics.count_problem)
         config = server_config(app, protocol, settings.trusted_proxies)
-        Server(config, lifecycle, settings.life).run([listener])
+        _Server(config, lifecycle, settings.life).run([listener])
     _exit(lifecycle)
 
 
@@ -134,9 +134,12 @@ def service_of(
 ) -> tuple[Lifecycle, FastAPI]:
     """The application that serves the checkpoints, and its lifecycle.
 
-    Logs a warning if the service needs no keys.
+    Logs a warning if the service needs no keys. `traces`: as in `create_app`. `waits`: as in
+    `Lifecycle`.
 
-    `traces`: as in `create_app`. `waits`: as in `Lifecycle`. Raises as `run`.
+    Raises:
+        SettingsError: As `run`.
+        EulerLoRAError: As `run`.
     """
     has_keys = options.keys is not None
     address = Address(options.host, options.port)
@@ -177,7 +180,7 @@ def service_of(
     )
 
 
-class Server(uvicorn.Server):
+class _Server(uvicorn.Server):
     """Stops at the first SIGTERM or SIGINT, or when the lifecycle is stopping.
 
     The server accepts requests for the drain time (not after a failure); then uvicorn stops

@@ -109,8 +109,11 @@ class _KnownAnswerFile(Settings):
 
 @dataclass(frozen=True)
 class KnownAnswer:
-    """The network's input, pixels (3, size, size) in [0, 1], and what an intact model returns for
-    it.
+    """What an intact model returns for an image.
+
+    Attributes:
+        pixels: The network's input, (3, size, size) in [0, 1].
+        expected: By draw.
     """
 
     pixels: Tensor
@@ -190,8 +193,9 @@ def _write_known_answer(folder: Path, network: RowNetwork, config: CheckpointCon
 def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     """Reads the known answer of the checkpoint with this config.
 
-    Raises CheckpointError, with file and reason, if a file is missing or damaged, or if the image,
-    the probabilities and the config do not match.
+    Raises:
+        CheckpointError: With file and reason, if a file is missing or damaged, or if the image, the
+            probabilities and the config do not match.
     """
     image_path, expected_path = folder / _IMAGE_FILE, folder / EXPECTED_FILE
     try:
@@ -312,7 +316,10 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """Reads the checkpoint in `folder` and verifies its weights against `config.json`.
 
     The network is built without memory for its weights, which are then those of the files: the
-    numbers in `config.json` alone allocate nothing. Raises CheckpointError, with file and reason.
+    numbers in `config.json` alone allocate nothing.
+
+    Raises:
+        CheckpointError: With file and reason, if one is missing, damaged or not that of the config.
     """
     text, config = _read_config(folder)
     settings, backbone = config.adapters.settings, _read_backbone(folder, config)
@@ -333,12 +340,20 @@ def revision_of(config: CheckpointConfig) -> str:
 
 
 def stored_revision(folder: Path) -> str:
-    """Reads the revision of a checkpoint, but not its weights. Raises CheckpointError."""
+    """Reads the revision of a checkpoint, but not its weights.
+
+    Raises:
+        CheckpointError: As `read_config`.
+    """
     return _revision(_read_config(folder)[0])
 
 
 def read_config(folder: Path) -> CheckpointConfig:
-    """Reads the config of a checkpoint, but not its weights. Raises CheckpointError."""
+    """Reads the config of a checkpoint, but not its weights.
+
+    Raises:
+        CheckpointError: If `config.json` is missing or not valid.
+    """
     return _read_config(folder)[1]
 
 
@@ -357,7 +372,9 @@ def save_checkpoint(
     names a published one; the digests of the config must be those of the weights rounded to
     `dtype`, and of the feature statistics. `training_images` are as in `read_training_images`.
 
-    Raises CheckpointError if `folder` is not empty, and StorageError.
+    Raises:
+        CheckpointError: If `folder` is not empty.
+        StorageError: If the disk is full or fails.
     """
     with new_folder(folder, last=CONFIG_FILE) as partial:
         write_tensors(partial / _ADAPTERS_FILE, dict(network.adapter_parameters()), dtype, {})
@@ -374,9 +391,11 @@ def save_checkpoint(
 
 
 def check_new_checkpoint(out: Path, source: Path) -> None:
-    """Raises OutputPathError or CheckpointError unless `out` is new or empty, outside of `source`.
+    """Checks `out` before the long work whose result `copy_checkpoint` writes there.
 
-    To be called before the long work whose result `copy_checkpoint` writes.
+    Raises:
+        OutputPathError: If it is in `source`.
+        CheckpointError: If it is not empty.
     """
     if out.resolve().is_relative_to(source.resolve()):
         raise OutputPathError(
@@ -467,7 +486,8 @@ def config_of(
     of the network's weights at the time of the call. `backbone` and `origin` say where backbone and
     adapters come from.
 
-    Raises SettingsError for a value that a config does not accept.
+    Raises:
+        SettingsError: For a value that a config does not accept.
     """
     stored = BackboneConfig(
         settings=network.backbone.settings,
@@ -496,7 +516,9 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
 
     They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
     BACKBONE_IMAGES; and by CALIBRATION_IMAGES. Empty if `config.json` has no digest of their file.
-    Raises CheckpointError for a file that is damaged or has another digest.
+
+    Raises:
+        CheckpointError: For a file that is damaged or has another digest.
     """
     expected = _read_config(folder)[1].training_images_sha256
     if expected is None:
@@ -519,7 +541,11 @@ def _write_config(folder: Path, config: CheckpointConfig) -> None:
 
 
 def stored_card(folder: Path) -> str:
-    """Reads the model card of a checkpoint. Raises CheckpointError."""
+    """Reads the model card of a checkpoint.
+
+    Raises:
+        CheckpointError: If it is missing or unreadable.
+    """
     _check_kinds(folder)
     return _read(folder / CARD_FILE).decode("utf-8", errors="replace")
 
