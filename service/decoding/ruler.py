@@ -55,6 +55,6 @@ def _has_ticks(luma: npt.NDArray[np.int16]) -> bool:
         return left
 
     every = np.arange(len(ticks))
-    return every.size > 0 and any(
-        followed(followed(every, pitch, 1), 2 * pitch, 2).size for pitch in _PITCHES_PX
+    return bool(every.size) and any(
+        followed(followed(every, pitch, 1), 2 * pitch, 2).size > 0 for pitch in _PITCHES_PX
     )
