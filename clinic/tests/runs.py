@@ -1,13 +1,10 @@
 """Runs of `eulerlora triage`, a policy for the tests' tiny model, and results with fixed values."""
 
 from pathlib import Path
-from unittest.mock import patch
 
-from eulerlora_clinic.commands.triage import triage_command
 from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, default_policy_text
 from eulerlora_clinic.policy.results import policy_description, triage_result
 from eulerlora_clinic.report.ranking import TriageRow
-from eulerlora_contract import program as program_module
 from eulerlora_contract.answers import Disposition, Prediction, Reason, TriageResult
 from tests.eulerlora_client.conftest import Reply
 from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
@@ -51,8 +48,7 @@ def triage_reply(result: TriageResult) -> Reply:
 
 def triage(*arguments: str | Path) -> Completed:
     """Runs `eulerlora triage ARGUMENTS` in this process."""
-    with patch.object(program_module, "program", triage_command):
-        return run(*arguments)
+    return run("triage", *arguments)
 
 
 def decided(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageRow:

@@ -2,23 +2,17 @@
 
 import asyncio
 import os
+import re
 from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from PIL import Image
 
 from clinic.tests.audit_entries import SECRET, audit_entry, verified
 from eulerlora_clinic.audit.log import AuditLog
-from eulerlora_clinic.commands.policy import (
-    check_command,
-    monitor_command,
-    policy_command,
-    show_command,
-)
 from eulerlora_clinic.policy.policy import (
     Decision,
     default_policy,
@@ -28,44 +22,43 @@ from eulerlora_clinic.policy.policy import (
 from eulerlora_clinic.policy.results import NOT_MEASURED, card_section, performance_text
 from eulerlora_contract import program
 from eulerlora_contract.answers import Disposition, Reason
-from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
+from tests.program import Completed, refusal, run
 
 
 def test_show_prints_the_packaged_policy_unchanged() -> None:
-    done = CliRunner().invoke(show_command)
-    assert (done.exit_code, done.stdout) == (0, default_policy_text())
+    done = run("policy", "show")
+    assert (done.status, done.out) == (0, default_policy_text())
 
 
 def test_show_prints_the_measured_performance_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(default_policy_text())
     shown = performance_text(default_policy())
-    for arguments in (["--performance"], [str(path), "--performance"]):
-        done = CliRunner().invoke(show_command, arguments)
-        assert (done.exit_code, done.stdout) == (0, shown + "\n")
-    done = CliRunner().invoke(show_command, [str(path), "--card"])
-    assert done.stdout == f"{card_section(default_policy())}\n"
-    assert done.stdout.startswith("## Triage\n")
+    for arguments in (["--performance"], [path, "--performance"]):
+        done = run("policy", "show", *arguments)
+        assert (done.status, done.out) == (0, shown + "\n")
+    done = run("policy", "show", path, "--card")
+    assert done.out == f"{card_section(default_policy())}\n"
+    assert done.out.startswith("## Triage\n")
     path.write_text(default_policy_text().split("[[evidence]]")[0])
-    done = CliRunner().invoke(show_command, [str(path), "--performance"])
-    assert done.stdout == NOT_MEASURED + "\n"
-    assert CliRunner().invoke(show_command, [str(path)]).stdout == path.read_text()
+    done = run("policy", "show", path, "--performance")
+    assert done.out == NOT_MEASURED + "\n"
+    assert run("policy", "show", path).out == path.read_text()
 
 
 def test_check_prints_the_version_and_hash_of_the_shown_policy(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
-    path.write_text(CliRunner().invoke(show_command).stdout)
-    done = CliRunner().invoke(check_command, [str(path)])
+    path.write_text(run("policy", "show").out)
+    done = run("policy", "check", path)
     policy = default_policy()
-    assert done.exit_code == 0
-    assert done.stdout == f"{path}: valid, version {policy.version}, {policy.hash}\n"
+    assert done.status == 0
+    assert done.out == f"{path}: valid, version {policy.version}, {policy.hash}\n"
 
 
 def test_check_refuses_an_invalid_policy(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(default_policy_text() + "\n[extra]\n")
-    with pytest.raises(SettingsError, match=r"own\.toml: .*extra"):
-        CliRunner().invoke(check_command, [str(path)], catch_exceptions=False)
+    assert re.search(r"own\.toml: .*extra", refusal("policy", "check", path))
 
 
 def test_check_counts_the_images_that_the_quality_limits_reject(tmp_path: Path) -> None:
@@ -76,9 +69,9 @@ def test_check_counts_the_images_that_the_quality_limits_reject(tmp_path: Path) 
     for index, pixels in enumerate(noise):
         Image.fromarray(pixels).save(folder / f"{index}.png")
     Image.new("RGB", (160, 120), (0, 0, 0)).save(folder / "dark.png")
-    done = CliRunner().invoke(check_command, [str(path), "--images", str(folder)])
-    assert done.exit_code == 0
-    assert done.stdout.splitlines()[1:] == [
+    done = run("policy", "check", path, "--images", folder)
+    assert done.status == 0
+    assert done.out.splitlines()[1:] == [
         "1 of 4 images rejected (25.00%)", "too_dark: 1", "blurred: 1"
     ]  # fmt: skip
 
@@ -88,31 +81,31 @@ def test_check_refuses_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     policy.write_text(default_policy_text())
     os.mkfifo(tmp_path / "pipe.jpg")
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("the pipe was read"))
-    arguments = [str(policy), "--images", str(tmp_path)]
-    with pytest.raises(ImageFilesError, match=r"pipe\.jpg: .* not a regular file"):
-        CliRunner().invoke(check_command, arguments, catch_exceptions=False)
+    line = refusal("policy", "check", policy, "--images", tmp_path)
+    assert re.search(r"pipe\.jpg: .* not a regular file", line)
 
 
 def test_check_refuses_a_file_that_is_no_image(tmp_path: Path) -> None:
     path, broken = tmp_path / "own.toml", tmp_path / "broken.jpg"
     path.write_text(default_policy_text())
     broken.write_bytes(b"not an image")
-    arguments = [str(path), "--images", str(broken)]
-    with pytest.raises(ImageFilesError, match=r"broken\.jpg: "):
-        CliRunner().invoke(check_command, arguments, catch_exceptions=False)
+    assert "broken.jpg: " in refusal("policy", "check", path, "--images", broken)
 
 
 def test_the_group_lists_the_commands_of_its_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     group = "eulerlora.policy_commands"
     show = EntryPoint("show", "eulerlora_clinic.commands.policy:show_command", group)
     serve = EntryPoint("serve", "service.commands:serve_command", "eulerlora.commands")
-    declared = EntryPoints((show, serve))
+    policy = EntryPoint(
+        "policy", "eulerlora_clinic.commands.policy:policy_command", "eulerlora.commands"
+    )
+    declared = EntryPoints((policy, show, serve))
     monkeypatch.setattr(program, "entry_points", declared.select)
-    done = CliRunner().invoke(policy_command, ["--help"])
-    assert "show " in done.stdout
-    assert "serve" not in done.stdout
-    assert CliRunner().invoke(policy_command, ["show"]).stdout == default_policy_text()
-    assert CliRunner().invoke(policy_command, ["serve"]).exit_code == 2
+    done = run("policy", "--help")
+    assert "show " in done.out
+    assert "serve" not in done.out
+    assert run("policy", "show").out == default_policy_text()
+    assert run("policy", "serve").status == 2
 
 
 @pytest.fixture
@@ -123,11 +116,11 @@ def bare_policy(tmp_path: Path) -> Path:
     return path
 
 
-def monitored(path: Path, dispositions: list[str], *options: str) -> Result:
+def monitored(path: Path, dispositions: list[str], *options: str | Path) -> Completed:
     reasons = {"refer": "target_possible"}
     rows = [f"{name},{reasons.get(name, '')},mel" for name in dispositions]
     path.write_text("\n".join(["disposition,reasons,confirmed", *rows, ""]))
-    return CliRunner().invoke(monitor_command, [str(path), *options])
+    return run("monitor", path, *options)
 
 
 def test_the_report_counts_pictures_where_no_lesions_are_named_and_states_bounds(
@@ -136,8 +129,8 @@ def test_the_report_counts_pictures_where_no_lesions_are_named_and_states_bounds
     done = monitored(
         tmp_path / "o.csv", ["urgent"] * 96 + ["unfamiliar", "refer", "routine", "retake"]
     )
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[:6] == [
+    assert done.status == 0, done.err
+    assert done.out.splitlines()[:6] == [
         "pictures confirmed as mel: 100 (the file names no lesions: every picture counts)",
         "  urgent: 96",
         "  unfamiliar, seen by a person: 1",
@@ -145,21 +138,21 @@ def test_the_report_counts_pictures_where_no_lesions_are_named_and_states_bounds
         "  missed: 1",
         "  not assessed (retake or no decision): 1",
     ]
-    assert "miss rate: 0.0101, at least 0.000" in done.stdout
-    assert "verdict: no alarm" in done.stdout
+    assert "miss rate: 0.0101, at least 0.000" in done.out
+    assert "verdict: no alarm" in done.out
 
 
 def test_an_alarm_is_printed_and_has_exit_status_1(tmp_path: Path) -> None:
     done = monitored(tmp_path / "o.csv", ["urgent"] * 5 + ["routine"] * 5)
-    assert done.exit_code == 1
-    assert "verdict: ALARM" in done.stdout
-    assert "ALARM at picture " in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.status == 1
+    assert "verdict: ALARM" in done.out
+    assert "ALARM at picture " in done.err
+    assert len(done.err.splitlines()) == 1
 
 
 def test_enough_lesions_establish_the_promise(tmp_path: Path) -> None:
     done = monitored(tmp_path / "o.csv", ["urgent"] * 200)
-    assert "verdict: no alarm: at most 0.05 is established" in done.stdout
+    assert "verdict: no alarm: at most 0.05 is established" in done.out
 
 
 def test_the_evidence_of_the_policy_is_the_default(tmp_path: Path) -> None:
@@ -168,30 +161,30 @@ def test_the_evidence_of_the_policy_is_the_default(tmp_path: Path) -> None:
     tolerated = 1 - policy.evidence[0].fit.routine.wanted
     neither = "is neither shown nor excluded"
     done = monitored(path, outcomes)
-    assert "confirmed as mel" in done.stdout
-    assert f"verdict: no alarm: more than {tolerated:.3g} {neither}" in done.stdout
+    assert "confirmed as mel" in done.out
+    assert f"verdict: no alarm: more than {tolerated:.3g} {neither}" in done.out
     done = monitored(path, outcomes, "--wanted", "0.8", "--confidence", "0.9")
-    assert "verdict: no alarm: at most 0.2 is established" in done.stdout
+    assert "verdict: no alarm: at most 0.2 is established" in done.out
     done = monitored(path, outcomes, "--target", "bcc")
-    assert "expected a lesion confirmed as bcc, got mel" in str(done.exception)
+    assert "expected a lesion confirmed as bcc, got mel" in done.err
 
 
 def test_a_policy_without_evidence_needs_a_wanted_share(tmp_path: Path, bare_policy: Path) -> None:
-    options = ["--policy", str(bare_policy)]
+    options = ["--policy", bare_policy]
     done = monitored(tmp_path / "o.csv", ["urgent"], *options)
-    assert done.exit_code == 2
-    assert "expected --wanted" in done.stderr
+    assert done.status == 2
+    assert "expected --wanted" in done.err
     done = monitored(tmp_path / "o.csv", ["urgent"], *options, "--wanted", "0.9")
-    assert done.exit_code == 0
+    assert done.status == 0
 
 
 def test_decisions_of_another_policy_are_refused(tmp_path: Path, bare_policy: Path) -> None:
     path = tmp_path / "o.csv"
     policy = parse_policy(bare_policy.read_text(), "policy")
     path.write_text(f"disposition,reasons,confirmed,policy_hash\nurgent,,mel,{policy.hash}\n")
-    done = CliRunner().invoke(monitor_command, [str(path)])
-    assert done.exit_code == 1
-    assert f"got {policy.hash}" in str(done.exception)
+    done = run("monitor", path)
+    assert done.status == 1
+    assert f"got {policy.hash}" in done.err
 
 
 def logged(path: Path, *outcomes: tuple[str, str | None, str | None]) -> Path:
@@ -222,9 +215,9 @@ def test_outcomes_are_read_from_the_audit_log_with_how_people_decided(tmp_path: 
     present = logged(
         tmp_path / "audit.jsonl", ("unfamiliar", "unfamiliar", None), ("refer", "undo", "mel")
     )
-    done = CliRunner().invoke(monitor_command, [str(present), str(older)])
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[:9] == [
+    done = run("monitor", present, older)
+    assert done.status == 0, done.err
+    assert done.out.splitlines()[:9] == [
         "answers of triage: 4, of this policy: 4",
         "decided by a person: 3, overridden: 1 (0.3333); in the first half 1 of 2, in the second "
         "0 of 1",
@@ -252,9 +245,9 @@ def test_images_of_one_lesion_in_the_audit_log_have_one_outcome(tmp_path: Path) 
         for mac in (answer["mac"], verified(path)[1]["mac"]):
             record = {"kind": "decision", "answer": mac, "decision": None, "reason": None}
             asyncio.run(log.record(record | {"diagnosis": "mel"}))
-    done = CliRunner().invoke(monitor_command, [str(path)])
-    assert done.exit_code == 0, done.output
-    counts = dict(line.strip().split(": ") for line in done.stdout.splitlines()[3:8])
+    done = run("monitor", path)
+    assert done.status == 0, done.err
+    counts = dict(line.strip().split(": ") for line in done.out.splitlines()[3:8])
     assert counts["lesions confirmed as mel"] == "2"
     assert counts["unfamiliar, seen by a person"] == "1"  # the least of a, b and the one alone
     assert counts["missed"] == "1"  # the fourth image
@@ -262,24 +255,23 @@ def test_images_of_one_lesion_in_the_audit_log_have_one_outcome(tmp_path: Path) 
 
 def test_misses_in_the_audit_log_are_an_alarm_with_status_1(tmp_path: Path) -> None:
     path = logged(tmp_path / "audit.jsonl", *[("routine", None, "mel")] * 10)
-    done = CliRunner().invoke(monitor_command, [str(path)])
-    assert done.exit_code == 1
-    assert "ALARM at lesion " in done.stderr
+    done = run("monitor", path)
+    assert done.status == 1
+    assert "ALARM at lesion " in done.err
 
 
 def test_answers_of_another_policy_are_left_out_of_a_log(tmp_path: Path, bare_policy: Path) -> None:
     path = logged(tmp_path / "audit.jsonl", ("urgent", None, "mel"))
-    options = ["--policy", str(bare_policy), "--wanted", "0.9"]
-    done = CliRunner().invoke(monitor_command, [str(path), *options])
-    assert f"got {default_policy().hash}" in str(done.exception)
+    options = ["--policy", bare_policy, "--wanted", "0.9"]
+    done = run("monitor", path, *options)
+    assert f"got {default_policy().hash}" in done.err
 
 
 def test_a_damaged_log_and_mixed_files_are_refused(tmp_path: Path) -> None:
     path = logged(tmp_path / "audit.jsonl", ("urgent", None, "mel"))
     table = tmp_path / "o.csv"
     table.write_text("disposition,confirmed\nurgent,mel\n")
-    assert CliRunner().invoke(monitor_command, [str(path), str(table)]).exit_code == 2
+    assert run("monitor", path, table).status == 2
     path.write_bytes(path.read_bytes() + b"{}\n")
-    done = CliRunner().invoke(monitor_command, [str(path)])
-    assert isinstance(done.exception, OutcomesError)
-    assert str(path) in str(done.exception)
+    done = run("monitor", path)
+    assert (done.status, str(path) in done.err) == (1, True)

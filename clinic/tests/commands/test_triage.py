@@ -7,9 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import redirect_stdout
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -22,14 +20,12 @@ from clinic.tests.runs import (
     triage_reply,
 )
 from eulerlora_client.client import TriageClient
-from eulerlora_clinic.commands.triage import decide_command, triage_command
 from eulerlora_clinic.policy.policy import default_policy_text
 from eulerlora_clinic.policy.results import WARNING
-from eulerlora_contract import program as program_module
 from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult
 from tests.eulerlora_client.conftest import ScriptedServer, problem_reply
 from tests.eulerlora_client.runs import DETAILS, random_png
-from tests.program import Completed, run
+from tests.program import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -209,9 +205,8 @@ def test_the_files_are_written_even_if_stdout_is_closed(
     reader, writer = os.pipe()
     os.close(reader)
     file = tmp_path / "rows.csv"
-    arguments = [folder, "--url", url, "--policy", policy, "--mode", "det", "--csv", file]
-    with pytest.raises(BrokenPipeError), os.fdopen(writer, "w") as closed, redirect_stdout(closed):
-        triage_command.main(list(map(str, arguments)), standalone_mode=False)
+    started(folder, "--url", url, "--policy", policy, "--csv", file, stdout=writer).wait(120)
+    os.close(writer)
     assert len(rows_in(file)) == 3
 
 
@@ -265,6 +260,17 @@ def test_an_unreachable_service_is_one_line_and_earlier_files_stay(
     assert file.read_text() == "of yesterday"
 
 
+def started(*arguments: str | Path, stdout: int) -> "subprocess.Popen[str]":
+    """Starts `eulerlora triage ARGUMENTS` as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "eulerlora_contract", "triage", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=stdout,
+        text=True,
+    )
+
+
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
@@ -277,13 +283,7 @@ def test_a_signal_during_a_request_ends_the_run_with_its_files_written(
     server.before_post = lambda: (requested.set(), released.wait())
     file = tmp_path / "rows.csv"
     options = ("--url", server.url, "--policy", policy, "--csv", file, "--model", "tiny")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eulerlora_contract", "triage", *map(str, (folder, *options))],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = started(folder, *options, stdout=subprocess.PIPE)
     try:
         assert requested.wait(120)
         process.send_signal(number)
@@ -318,7 +318,7 @@ def test_decide_sends_what_was_given_and_prints_what_is_recorded(server: Scripte
     }  # fmt: skip
     server.reply((200, {}, json.dumps(recorded).encode()))
     options = ("--reason", "why", "--diagnosis", "nv", "--index", "1", "--url", server.url)
-    done = decide("b", "routine", *options)
+    done = run("decide", "b", "routine", *options)
     assert (done.status, done.err) == (0, "")
     words = r"b:1: suggested urgent, decided routine, reason: why\x1b[2J, diagnosis nv"
     assert done.out == words + "\n"
@@ -330,12 +330,6 @@ def test_decide_sends_what_was_given_and_prints_what_is_recorded(server: Scripte
 
 def test_a_refused_decision_is_one_line_and_status_1(server: ScriptedServer) -> None:
     server.reply(problem_reply(404, "unknown_request"))
-    done = decide("r1", "urgent", "--url", server.url)
+    done = run("decide", "r1", "urgent", "--url", server.url)
     assert (done.status, done.out, len(done.err.splitlines())) == (1, "", 1)
-    assert decide("r1", "urgent", "--url", "nowhere").status == 2
-
-
-def decide(*arguments: str) -> Completed:
-    """Runs `eulerlora decide ARGUMENTS` in this process."""
-    with patch.object(program_module, "program", decide_command):
-        return run(*arguments)
+    assert run("decide", "r1", "urgent", "--url", "nowhere").status == 2

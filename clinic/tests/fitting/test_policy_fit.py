@@ -4,16 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import PrecisionChange
 from eulerlora.checkpoint.files import save_checkpoint
-from eulerlora_clinic.fitting.commands import policy_fit_command
 from eulerlora_clinic.policy.policy import default_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName, TargetClasses
 from tests.conftest import STOCH, THRESHOLDS, config_of, random_network
+from tests.program import run, succeed
 
 TRAINING_IMAGES = {"bkl": 20, "mel": 120, "nv": 20}  # of which a tenth is for calibration
 TEST_IMAGES = {"bkl": 5, "mel": 6, "nv": 8}
@@ -53,10 +52,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fit(checkpoint: Path, data: Path, policy: Path, *options: str) -> str:
-    arguments = [checkpoint, "--data", data, "--policy", policy, "--device", "cpu", *options]
-    done = CliRunner().invoke(policy_fit_command, list(map(str, arguments)), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    arguments = ["--data", data, "--policy", policy, "--device", "cpu", *options]
+    return succeed("policy", "fit", checkpoint, *arguments).out
 
 
 def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
@@ -154,7 +151,7 @@ def test_thresholds_have_evidence_in_each_precision_that_the_service_may_choose(
 def test_a_wrong_archive_is_refused_before_any_work(
     checkpoint: Path, data: Path, policy: Path, archive: str
 ) -> None:
-    arguments = [checkpoint, "--data", data, "--policy", policy, "--archive", archive]
-    done = CliRunner().invoke(policy_fit_command, list(map(str, arguments)))
-    assert done.exit_code == 2
-    assert "--archive" in done.output
+    done = run(
+        "policy", "fit", checkpoint, "--data", data, "--policy", policy, "--archive", archive
+    )
+    assert (done.status, "--archive" in done.err) == (2, True)

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,7 +27,6 @@ from eulerlora.checkpoint.files import (
     stored_revision,
 )
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
-from eulerlora_clinic.fitting.commands import site_command
 from eulerlora_clinic.fitting.feature_means import fit_offset
 from eulerlora_clinic.fitting.policy import PolicyFile
 from eulerlora_clinic.fitting.site import SiteReport, calibrate_site
@@ -38,6 +36,7 @@ from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
 from tests.checkpoint_files import write_config
 from tests.conftest import DET, MARGINS
+from tests.program import run
 from tests.training.conftest import units_of, write_training_images
 from training.calibration.calibrate import calibrate
 from training.calibration.thresholds import fit_temperature, image_nll
@@ -320,9 +319,10 @@ def test_the_offset_of_a_picture_does_not_depend_on_its_group(
 NEVUS = ("--class", "nevus=nv")
 
 
-def fit(*arguments: object) -> Result:
-    words = ["fit", *arguments, "--device", "cpu"]
-    return CliRunner().invoke(site_command, list(map(str, words)))
+def fit(*arguments: object) -> tuple[int, str]:
+    """Returns the exit status of `site fit` and what it prints."""
+    done = run("site", "fit", *map(str, arguments), "--device", "cpu")
+    return done.status, done.out + done.err
 
 
 def test_a_fit_prints_what_it_did_and_writes_a_policy_that_the_client_reads(
@@ -330,16 +330,16 @@ def test_a_fit_prints_what_it_did_and_writes_a_policy_that_the_client_reads(
 ) -> None:
     out = tmp_path / "out"
     before = policy.read_text()
-    done = fit(
+    status, output = fit(
         site_source, "--data", local_folder, "--out", out, *NEVUS, "--policy", policy,
         "--hold-out", 0.5,
     )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "clinic: 90 images (18 bkl, 30 mel, 42 nv), 0 ignored" in done.output
-    assert "| OOD thresholds | 19 lesions | 30 | keep at least 95% of new" in done.output
-    assert "| held-out pictures | before | after |" in done.output
-    assert f"eulerlora serve {out} --policy {out / 'policy.toml'}" in done.output
-    assert "counts as a lesion" not in done.output
+    assert status == 0, output
+    assert "clinic: 90 images (18 bkl, 30 mel, 42 nv), 0 ignored" in output
+    assert "| OOD thresholds | 19 lesions | 30 | keep at least 95% of new" in output
+    assert "| held-out pictures | before | after |" in output
+    assert f"eulerlora serve {out} --policy {out / 'policy.toml'}" in output
+    assert "counts as a lesion" not in output
     (evidence,) = read_policy(out / "policy.toml").evidence
     assert evidence.revision == stored_revision(out)
     assert (out / "policy.toml").read_text().startswith("# ours\n")
@@ -354,13 +354,13 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
         name = path.name.partition("-")[0]
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / path.name).write_bytes(path.read_bytes())
-    done = fit(
+    status, output = fit(
         site_source, "--data", folder, "--out", tmp_path / "out", "--ignore", "nevus",
         "--policy", policy, "--mode", "det",
     )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "every picture counts" in done.output
-    assert "32 images (12 bkl, 20 mel), 28 ignored" in done.output
+    assert status == 0, output
+    assert "every picture counts" in output
+    assert "32 images (12 bkl, 20 mel), 28 ignored" in output
     (evidence,) = read_policy(tmp_path / "out" / "policy.toml").evidence
     assert (evidence.options, evidence.measured) == (DET, ())
 
@@ -377,15 +377,17 @@ def test_patients_with_lesions_of_several_classes_are_no_lesions(
         cells = [path.name, label, f"P{int(lesion) % 20}", f"{label}-{lesion}"]
         rows.append(",".join(cells[: len(rows[0].split(","))]))
     (data / "labels.csv").write_text("\n".join(rows))
-    done = fit(site_source, "--data", data, "--out", tmp_path / "out", *NEVUS, "--policy", policy,
-               "--mode", "det", "--sensitivity", 0.75)  # fmt: skip
-    assert done.exit_code == 0, done.output
+    status, output = fit(
+        site_source, "--data", data, "--out", tmp_path / "out", *NEVUS, "--policy", policy,
+        "--mode", "det", "--sensitivity", 0.75,
+    )  # fmt: skip
+    assert status == 0, output
     (evidence,) = read_policy(tmp_path / "out" / "policy.toml").evidence
     assert (evidence.fit.unit, evidence.fit.routine.lesions) == (unit, 20)
     assert evidence.fit.urgent.lesions <= {"lesion": 60, "group": 52}[unit]
     assert read_config(tmp_path / "out").provenance["site"]["unit"] == unit
-    assert f" {unit}s of melanoma" in done.output
-    assert ("not about lesions" in done.output) == (unit == "group")
+    assert f" {unit}s of melanoma" in output
+    assert ("not about lesions" in output) == (unit == "group")
     counts = {"bkl": 12, "mel": 20, "nv": {"lesion": 28, "group": 20}[unit]}
     assert read_config(tmp_path / "out").provenance["site"]["units"] == counts
 
@@ -406,12 +408,12 @@ def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_a
     digests = image_digests([LabelledImage(path.name, path, 0) for path in shown])
     stored = torch.cat([digests, torch.tensor([3])]).sort().values
     write_training_images(source, save({"adapters": stored}))
-    done = fit(
+    status, output = fit(
         source, "--data", local_folder, "--out", tmp_path / "out", *NEVUS, "--target", "nv",
         "--target", "bkl", "--target-name", "mole", "--mode", "det", "--sensitivity", sensitivity,
         "--predictive-value", 0.1,
     )  # fmt: skip
-    assert done.exit_code == 0, done.output
+    assert status == 0, output
     policy = read_policy(tmp_path / "out" / "policy.toml")
     assert (policy.target.name, policy.target.classes) == ("mole", ("nv", "bkl"))
     assert policy.target.critical.classes == ("nv", "bkl")
@@ -419,9 +421,9 @@ def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_a
     assert (evidence.routine.lesions, evidence.routine.established, evidence.in_training) == (
         40, established, trained
     )  # fmt: skip
-    assert "| routine threshold | 1 lesions of mole | 40 |" in done.output
-    assert ("warning: This policy is fitted, but not proven" in done.output) is not established
-    assert (f"trained on {trained} of the pictures" in done.output) is (trained > 0)
+    assert "| routine threshold | 1 lesions of mole | 40 |" in output
+    assert ("warning: This policy is fitted, but not proven" in output) is not established
+    assert (f"trained on {trained} of the pictures" in output) is (trained > 0)
 
 
 def test_copies_in_two_classes_are_refused_with_the_whole_list_and_those_of_one_are_a_lesion(
@@ -438,19 +440,19 @@ def test_copies_in_two_classes_are_refused_with_the_whole_list_and_those_of_one_
     ]
     columns = ("--path-column", "file", "--label-column", "dx")
 
-    def fitted(label: str, out: str) -> Result:
+    def fitted(label: str, out: str) -> tuple[int, str]:
         copies = [f"copy-{number}.png,{label}" for number in range(2)]
         (data / "labels.csv").write_text("\n".join(["file,dx", *rows, *copies]))
         return fit(site_source, "--data", data, "--out", tmp_path / out, *NEVUS, *columns,
                    "--policy", policy, "--mode", "det")  # fmt: skip
 
-    refused = fitted("bkl", "refused")
-    assert refused.exit_code != 0 and not (tmp_path / "refused").exists()
-    assert all(f"copy-{number}.png (pictures, bkl)" in refused.output for number in range(2))
-    done = fitted("nevus", "out")
-    assert done.exit_code == 0, done.output
-    assert "2 copies" in done.output
-    assert "every picture counts" in done.output  # no groups are stated
+    status, output = fitted("bkl", "refused")
+    assert status != 0 and not (tmp_path / "refused").exists()
+    assert all(f"copy-{number}.png (pictures, bkl)" in output for number in range(2))
+    status, output = fitted("nevus", "out")
+    assert status == 0, output
+    assert "2 copies" in output
+    assert "every picture counts" in output  # no groups are stated
 
 
 @pytest.mark.parametrize(
@@ -468,7 +470,7 @@ def test_copies_in_two_classes_are_refused_with_the_whole_list_and_those_of_one_
 def test_wrong_usage_is_refused(
     site_source: Path, local_folder: Path, tmp_path: Path, options: list[str], message: str
 ) -> None:
-    done = fit(site_source, "--data", local_folder, "--out", tmp_path / "out", *options)
-    assert done.exit_code == 2
-    assert message in done.output
+    status, output = fit(site_source, "--data", local_folder, "--out", tmp_path / "out", *options)
+    assert status == 2
+    assert message in output
     assert not (tmp_path / "out").exists()

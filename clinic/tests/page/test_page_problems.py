@@ -2,7 +2,6 @@
 
 import json
 import signal
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -10,21 +9,12 @@ import pytest
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import IRREGULAR, file_of, fractal, lesion, lesion_image, upload
 from eulerlora_clinic.policy.results import REASONS, TITLES
-from eulerlora_contract.sampling import Options
-from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.key_files import client, write_keys
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 CLASSES = "Class probabilities"
-FLAGS_ALL = {
-    "options": asdict(Options("stoch", 4, "independent", 1, "float32")),
-    "msp": 1.0,
-    "kept": 0.0,
-    "images": 1,
-    "data": "none",
-}
 REFERS = """
 format_version = 2
 version = 7
@@ -35,12 +25,10 @@ uncertainty = { entropy_nats = 9.0 }
 """
 
 
-def test_an_image_unlike_the_training_data_is_referred(go, checkpoint_copy, tmp_path) -> None:
-    flags_all = edited("config.json", lambda fields: fields.update(thresholds=[FLAGS_ALL]))
-    flags_all(checkpoint_copy)
+def test_an_image_unlike_the_training_data_is_referred(go, flags_all, tmp_path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text(REFERS)
-    with serving(checkpoint_copy, "--policy", policy) as server:
+    with serving(flags_all, "--policy", policy) as server:
         server.wait_for("/readyz", 200)
         with go(server.url) as visit:
             visit.add(fractal())

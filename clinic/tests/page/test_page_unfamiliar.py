@@ -1,6 +1,5 @@
 """The triage page in a browser: unfamiliar images, and images that differ from the calibration."""
 
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -8,19 +7,10 @@ import pytest
 from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import EVEN, fractal, lesion
 from eulerlora_clinic.policy.results import REASONS, TITLES
-from eulerlora_contract.sampling import Options
-from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 
 pytestmark = pytest.mark.browser
 
-FLAGS_ALL = {
-    "options": asdict(Options("stoch", 4, "independent", 1, "float32")),
-    "msp": 1.0,
-    "kept": 0.999,
-    "images": 10_000,
-    "data": "home",
-}
 SHIFTED = 4 * 8  # four blocks of the shift monitor
 SHOWN = {"too_small", "too_dark", "too_bright", "blurred", "unfamiliar"}
 DIFFER = "The images here differ from those that the thresholds of tiny were checked on (home)."
@@ -73,9 +63,8 @@ def test_an_unfamiliar_image_of_another_model_has_no_percentage(go) -> None:
 
 
 @pytest.mark.slow
-def test_a_notice_tells_that_images_differ_from_the_calibration(go, checkpoint_copy) -> None:
-    edited("config.json", lambda fields: fields.update(thresholds=[FLAGS_ALL]))(checkpoint_copy)
-    with serving(checkpoint_copy) as server:
+def test_a_notice_tells_that_images_differ_from_the_calibration(go, flags_all) -> None:
+    with serving(flags_all) as server:
         server.wait_for("/readyz", 200)
         with go(server.url) as visit:
             notice = visit.page.get_by_text(DIFFER)
