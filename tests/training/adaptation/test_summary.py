@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from eulerlora.precision import faster_precision
-from eulerlora.settings import Preprocessing
 from eulerlora_contract.checkpoints import ClassName
-from tests.conftest import random_backbone
-from training.adaptation.network import FrozenBackbone
+from training.adaptation.network import read_backbone
 from training.adaptation.summary import basis_lines, data_lines, loss_lines, run_lines
 from training.data.images import ImageParts, LabelledImage
 from training.optimisation.batches import RunLength
@@ -71,7 +69,7 @@ def test_the_device_line_has_the_precision_of_the_steps(
     faster_precision.cache_clear()
     overrides = ["training.warmup_steps=auto", f"training.precision={precision}"]
     recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
-    frozen = FrozenBackbone(random_backbone(), {}, Preprocessing(size=32))
+    frozen = read_backbone(recipe.backbone, recipe_file.parent, torch.float32)
     lines = run_lines(recipe, frozen, 1, RunLength(100, 8, 15), torch.device("cpu"))
     assert lines[2].endswith(f"thread(s), {line}")
 

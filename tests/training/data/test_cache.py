@@ -17,7 +17,7 @@ from tests.training.conftest import list_images
 from training.data.cache import decoded_images
 from training.data.images import LabelledImage
 from training.optimisation.batches import LoadedBatches
-from training.recipe.schema import OptimisationSettings
+from training.recipe.schema import AdapterTraining
 
 PIXELS, INDEX = "pixels.bin", "index.json"
 
@@ -211,7 +211,7 @@ def test_worker_processes_read_the_cache_and_cannot_change_its_file(
     images = [LabelledImage(name, source, 0) for name, source in sources.items()]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        settings = OptimisationSettings(epochs=1, batch_size=18, workers=1)
+        settings = AdapterTraining(epochs=1, batch_size=18, workers=1)
         batches = LoadedBatches(images, lambda _: blackened, settings, seed=0)
         images = torch.cat([pixels for pixels, _ in batches.epoch(0, 0)])
         sources["red/00.png"].zero_()

@@ -14,10 +14,10 @@ from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
 from training.data.images import LabelledImage
 from training.optimisation.batches import IGNORED, LoadedBatches, RunLength, Shard
-from training.recipe.schema import AdapterTraining, OptimisationSettings
+from training.recipe.schema import AdapterTraining
 
 WHOLE = Shard()
-SETTINGS = OptimisationSettings(epochs=1, batch_size=8, workers=0)
+SETTINGS = AdapterTraining(epochs=1, batch_size=8, workers=0)
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from training.optimisation.batches import LoadedBatches
 from training.optimisation.loop import optimise
 from training.optimisation.run import Run, Tracking
 from training.optimisation.step import Objective, Optimisation
-from training.recipe.schema import OptimisationSettings
+from training.recipe.schema import AdapterTraining
 
-SETTINGS = OptimisationSettings(
+SETTINGS = AdapterTraining(
     epochs=2, batch_size=8, learning_rate=0.1, warmup_steps=1, weight_decay=0.0, workers=0
 )
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from eulerlora_contract.errors import SettingsError
 from training.optimisation.batches import RunLength
 from training.optimisation.step import Objective, Optimisation
-from training.recipe.schema import OptimisationSettings
+from training.recipe.schema import AdapterTraining
 
 CIFAR_STEPS = 16 * 1563
 
@@ -32,7 +32,7 @@ class Flat(Objective[int]):
 
 def optimisation_of(steps: int = 1, **changes: object) -> Optimisation:
     """On a single weight of 2, for so many steps."""
-    settings = OptimisationSettings.model_validate({"epochs": 1} | changes)
+    settings = AdapterTraining.model_validate({"epochs": 1} | changes)
     objective = Flat(nn.Linear(1, 1, bias=False))
     nn.init.constant_(objective.network.weight, 2.0)
     return Optimisation(objective, settings, RunLength(steps, 1, 1), Accelerator(cpu=True), 0)
