@@ -21,7 +21,7 @@ from fastapi import FastAPI
 
 from eulerlora.checkpoint.signature import verifier
 from eulerlora.model import choose_device
-from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import PrecisionChoice
 from eulerlora_contract.settings import validated
@@ -151,12 +151,16 @@ def service_of(
         raise SettingsError("expected at most one of --compile and --shadow, got both")
     compiler = "inductor" if options.compiled else None
     sources = [CheckpointSource.of(text) for text in options.checkpoints]
+    shadow = None if options.shadow is None else CheckpointSource.of(options.shadow)
+    for source in filter(None, (*sources, shadow)):
+        if not source.folder.is_dir():  # before the server starts
+            raise CheckpointError(source.folder, "there is no such folder")
     key = options.require_signature
     verify = None if key is None else verifier(key)
     lifecycle = Lifecycle(
         settings,
         sources=sources,
-        shadow_source=None if options.shadow is None else CheckpointSource.of(options.shadow),
+        shadow_source=shadow,
         load=partial(
             CheckpointSource.load,
             device=options.device,

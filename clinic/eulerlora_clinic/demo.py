@@ -38,10 +38,9 @@ def demo_command() -> None:
         _draw_pictures(pictures)
         click.echo("starting the service with the embedded checkpoint", err=True)
         with _running_service(log) as url:
-            click.echo(f"the page for people: {url}")
             session = Session(url, None, None, {}, concurrency=1, strip_metadata=False)
             run_session(session, [pictures], Outputs(None, None, None), ())
-            click.pause(f"\n{url} is open until a key is pressed ...")
+            click.pause(f"\nthe page for people, until a key is pressed: {url}")
 
 
 def _draw_pictures(folder: Path) -> None:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 needs_compose = pytest.mark.skipif(
     subprocess.run(
@@ -40,6 +42,17 @@ def test_compose_renders_the_override_without_a_gpu(deploy_folder: Path) -> None
     service = rendered(deploy_folder / "compose.yaml", deploy_folder / "compose.cpu.yaml")
     assert not service["deploy"]["resources"].get("reservations", {}).get("devices")
     assert "memory" in service["deploy"]["resources"]["limits"]
+
+
+def test_the_override_without_a_gpu_builds_the_image_for_a_cpu(deploy_folder: Path) -> None:
+    loader = type("Loader", (yaml.SafeLoader,), {})
+    loader.add_constructor("!reset", lambda *_: None)
+    override = yaml.load((deploy_folder / "compose.cpu.yaml").read_text(), loader)
+    arguments = override["services"]["eulerlora"]["build"]["args"]
+    assert arguments == {"TORCH": "cpu"}
+    assert arguments.keys() <= set(
+        re.findall(r"^ARG (\w+)", (deploy_folder.parent / "Dockerfile").read_text(), re.MULTILINE)
+    )
 
 
 def test_the_container_has_no_privileges_and_writes_only_to_tmp_and_the_audit_log(

@@ -157,6 +157,17 @@ def test_a_port_in_use_is_one_line_and_status_1(checkpoint_folder: Path, refusal
     assert "in use" in line
 
 
+@pytest.mark.parametrize("options", [(), ("--shadow",)])
+def test_a_folder_that_does_not_exist_is_refused_before_the_server_starts(
+    checkpoint_folder: Path, refusal, options: tuple[str, ...]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # listening comes later
+        status, line = refusal(
+            checkpoint_folder, *options, "nosuch", "--port", str(taken.getsockname()[1])
+        )
+    assert (status, "nosuch" in line) == (1, True)
+
+
 def test_a_compiled_model_has_no_shadow(checkpoint_folder: Path, refusal) -> None:
     status, line = refusal(
         checkpoint_folder, "--port", "0", "--shadow", checkpoint_folder, "--compile"

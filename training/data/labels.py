@@ -133,7 +133,7 @@ def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labe
         rows, folder_notes = _folder_labels(path, names)
         known = public_set(images.names)
         notes += () if known is None else (f"the files are those of {known.name}: {known.note}",)
-        notes += mask_notes(masks)
+        notes += (*mask_notes(masks), *_leakage_notes(path, names))
         labels = Labels(path, None, rows, (*notes, *folder_notes), masks=masks)
     unlabelled = sorted(names - {row.name for row in labels.rows})
     if unlabelled:
@@ -147,6 +147,17 @@ def mask_notes(masks: Collection[str]) -> tuple[str, ...]:
     if not masks:
         return ()
     return (f"{len(masks):,} masks of other pictures are left out, such as {min(masks)}",)
+
+
+def _leakage_notes(path: Path, names: Collection[str]) -> Iterator[str]:
+    """Yields a warning for each unread table that has what the pictures of a folder share."""
+    for found in unread_tables(path, names):
+        if found.groups is not None:
+            yield (
+                f"{found.path} is not read, but its column {found.groups} is likely to say which "
+                "pictures belong together: parts may share a patient or lesion, which makes the "
+                f"figures too good; name it with --group-column in a table for --table"
+            )
 
 
 def with_classes(labels: Labels, settings: LabelTable) -> Labels:
@@ -302,12 +313,12 @@ def _check_columns(
 
 
 def _with_likely_name(name: str, header: Collection[str], columns: Mapping[Column, str]) -> str:
-    """The name of a column, with that of the missing column that it may be."""
+    """The name of a column, with the option by which it is the missing column that it may be."""
     for known, others in LIKELY_NAMES.items():
         column = columns.get(known, known)
         likely = get_close_matches(name, (column, *others), n=1, cutoff=0.8)
         if column not in header and likely:
-            return f"{name} (did you mean {column}?)"
+            return f"{name} (did you mean --{known}-column {name}?)"
     return name or "one without a name"
 
 

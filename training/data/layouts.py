@@ -271,12 +271,14 @@ class UnreadTable:
         folder: Of the pictures and the table: the given one, or the one above.
         table: How it is read; None if the columns are not known.
         known: The public data set that it is from, if any.
+        groups: The column of what pictures share, a patient or lesion; None without one.
     """
 
     folder: Path
     path: Path
     table: LabelTable | None
     known: PublicSet | None
+    groups: str | None
 
     @property
     def note(self) -> str:
@@ -371,7 +373,9 @@ def _unread(
         one_hot=one_hot,
         ignore_columns=True,
     )
-    return UnreadTable(folder, table.path, read if "label" in columns or one_hot else None, known)
+    groups = columns.get("group", columns.get("lesion"))
+    read_as = read if "label" in columns or one_hot else None
+    return UnreadTable(folder, table.path, read_as, known, groups)
 
 
 def _likely_columns(table: Table, path: str) -> dict[Column, str]:

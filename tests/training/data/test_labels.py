@@ -284,7 +284,12 @@ def test_unknown_columns_are_refused_with_the_likely_name(
     place, _, got = str(caught.value).partition(": ")
     assert place == f"{tmp_path / 'labels.csv'} line 1"
     assert all(name in got.rpartition("got ")[2] for name in named)
-    assert ("did you mean group" in got) == (named[1:2] == ("group",))
+    if named[1:2] == ("group",):
+        assert f"did you mean --group-column {named[0]}?" in got
+    else:
+        assert "--group-column " not in got.partition("; rename")[0]
+    if columns.startswith("image,"):
+        assert "image (did you mean --path-column image?)" in got
 
 
 def test_ignored_columns_are_named_and_the_known_ones_are_read(tmp_path: Path) -> None:
@@ -461,6 +466,20 @@ def test_another_table_and_another_spelling_of_labels_csv_are_named(tmp_path: Pa
     assert "metadata.csv" in split(tmp_path, names("blue", "red")).labels.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("header", "column"),
+    [("image,patient_id", "patient_id"), ("image,dx,lesion_id", "lesion_id"), ("image,age", None)],
+)
+def test_an_unread_table_with_patients_is_a_warning_of_leakage(
+    tmp_path: Path, header: str, column: str | None
+) -> None:
+    images = names("blue", "red")
+    rows = [",".join([name, *["1"] * header.count(",")]) for name in images]
+    (tmp_path / "metadata.csv").write_text("\n".join([header, *rows]))
+    warnings = [note for note in split(tmp_path, images).labels.notes if "too good" in note]
+    assert [column in note for note in warnings] == [True] * (column is not None)
+
+
 def test_two_tables_of_labels_are_refused(tmp_path: Path) -> None:
     for name in ("labels.csv", "Labels.csv"):
         (tmp_path / name).touch()
@@ -511,7 +530,7 @@ def test_the_default_name_of_an_optional_column_may_be_given_without_the_column(
 
 def test_a_column_that_is_likely_to_be_the_named_one_is_stated(tmp_path: Path) -> None:
     table(tmp_path, ["0.png,blue,P0"], "path,label,patient_id")
-    with pytest.raises(DataError, match=r"patient_id \(did you mean patient\?\)"):
+    with pytest.raises(DataError, match=r"did you mean --group-column patient_id\?"):
         read(tmp_path, ["0.png"], columns={"group": "patient"})
 
 
