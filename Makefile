@@ -166,7 +166,7 @@ $(DOCS): $(TESTS) $(DOCS_LOCK)
 UPGRADE ?=
 COMPILE := $(UV) pip compile --quiet $(UPGRADE) --python-version 3.11 --generate-hashes \
   --custom-compile-command "make lock" $(foreach name,contract client clinic lab,--no-emit-package eulerlora-$(name)) \
-  --no-emit-package eulerlora
+  --no-emit-package eulerlora --no-emit-package openvino-telemetry # which openvino does without
 COMPILE_PROJECT := $(COMPILE) --group pyproject.toml:build
 
 $(UV): $(UV_LOCK)
@@ -177,7 +177,7 @@ $(UV): $(UV_LOCK)
 
 .PHONY: lock
 lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
-	$(COMPILE_PROJECT) --extra serve --extra hub --extra dicom --extra signing \
+	$(COMPILE_PROJECT) --extra serve --extra hub --extra dicom --extra signing --extra openvino \
 	  --output-file $(SERVE_LOCK) pyproject.toml clinic/pyproject.toml
 	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
 	  eulerlora_client/pyproject.toml

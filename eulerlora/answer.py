@@ -18,7 +18,7 @@ from eulerlora_contract import answers as contract
 from eulerlora_contract.answers import PredictionWarning, shown_fields
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.sampling import Options
+from eulerlora_contract.sampling import Options, RuntimeName
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +52,7 @@ class Predictions(Uncertainty):
             there are no statistics.
         classes: Their names, in the order of the probabilities.
         options: That the images were predicted with.
+        runtime: The library that ran the network.
         rows: (n,) int64, rows that were run; None unless samples="auto".
         coverage: The coverage that was asked for; None for no prediction sets.
         prediction_sets: None without a coverage, or if the checkpoint is not calibrated for it.
@@ -66,6 +67,7 @@ class Predictions(Uncertainty):
     ood_scores: ScoredByName
     classes: tuple[str, ...] = ()
     options: Options | None = None
+    runtime: RuntimeName = "torch"
     rows: Tensor | None = None
     coverage: float | None = None
     prediction_sets: PredictionSets | None = None
@@ -203,6 +205,8 @@ class Predictions(Uncertainty):
             stated["views"] = options.views
         if options.precision != "float32":
             stated["precision"] = options.precision
+        if self.runtime != "torch":
+            stated["runtime"] = self.runtime
         if "feature_distance" in scores:
             stated["unfamiliar"] = scores["feature_distance"].flagged
         if self.rows is not None:
@@ -319,7 +323,10 @@ def table_row(answer: Mapping[str, Any]) -> dict[str, Any]:
     """
     scores = {name: score and score["value"] for name, score in answer["ood_scores"].items()}
     del scores["msp"]  # a field of its own, if it is shown
-    absent = {"sampler": "independent", "views": 1, "precision": "float32", "unfamiliar": None}
+    absent = {
+        "sampler": "independent", "views": 1, "precision": "float32", "runtime": "torch",
+        "unfamiliar": None,
+    }  # fmt: skip
     row = absent | {**answer, **scores}
     if included := row.get("prediction_set"):
         row["prediction_set"] = included["labels"]

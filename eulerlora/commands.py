@@ -20,7 +20,7 @@ from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
 from eulerlora_contract.processes import protect_memory
 from eulerlora_contract.program import PATH, SHARE, SamplesParameter
-from eulerlora_contract.sampling import AUTO, PRECISIONS, VIEWS
+from eulerlora_contract.sampling import AUTO, PRECISIONS, RUNTIMES, VIEWS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from eulerlora.model import EulerLoRA
     from eulerlora.plugins.peft_export import TransformersVersion
     from eulerlora_contract.answers import PredictionWarning
-    from eulerlora_contract.sampling import Auto, Mode, PrecisionChoice, Views
+    from eulerlora_contract.sampling import Auto, Mode, PrecisionChoice, RuntimeChoice, Views
 
 DEFAULT_NAME = "default"
 """The embedded checkpoint, wherever a checkpoint is expected; `./default` is a folder."""
 
 PRECISION_CHOICES = (AUTO, *PRECISIONS)
+RUNTIME_CHOICES = (AUTO, *RUNTIMES)
 _BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
 _COLUMNS = (
@@ -45,6 +46,7 @@ _COLUMNS = (
     "sampler",
     "views",
     "precision",
+    "runtime",
     "msp",
     "entropy",
     "expected_entropy",
@@ -153,6 +155,13 @@ max_pixels_option = click.option(
     show_default=True,
     help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
+@click.option(
+    "--runtime",
+    type=click.Choice(RUNTIME_CHOICES),
+    default="torch",
+    show_default=True,
+    help="Library that runs the network; auto: openvino if it is installed and faster here.",
+)
 @max_pixels_option
 def predict_command(
     checkpoint: Path,
@@ -166,6 +175,7 @@ def predict_command(
     csv_file: Path | None,
     device: str,
     precision: "PrecisionChoice",
+    runtime: "RuntimeChoice",
 ) -> None:
     """Predict the classes of image files, or of all images below folders.
 
@@ -173,9 +183,10 @@ def predict_command(
     entropy H in nats, and flags. An unfamiliar image has no class and no figures, which are only in
     the output of --json.
 
-    The columns of --csv: file, label, samples, views, msp, entropy, expected_entropy,
-    mutual_information (in nats), ood, energy, feature_distance, unfamiliar, warnings, and p_CLASS
-    for each class; with --samples auto also rows; with --coverage also prediction_set.
+    The columns of --csv: file, label, mode, samples, sampler, views, precision, runtime, msp,
+    entropy, expected_entropy, mutual_information (in nats), ood, energy, feature_distance,
+    unfamiliar, warnings, and p_CLASS for each class; with --samples auto also rows; with --coverage
+    also prediction_set.
 
     A file that cannot be read is reported on stderr and the other files are predicted; the exit
     status is then 1.
@@ -195,7 +206,7 @@ def predict_command(
     files = selection.files
     if csv_file is not None:
         _check_output(csv_file, (*files, *checkpoint.glob("*")))
-    model = EulerLoRA.load(checkpoint, device, precision)
+    model = EulerLoRA.load(checkpoint, device, precision, runtime=runtime)
     failures: list[str] = []
 
     def report(message: str) -> None:

@@ -15,6 +15,7 @@ from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.nn.network import FEATURES_PER_WIDTH, AdaptedVisionTransformer, predict_images
 from eulerlora.nn.runtime import Runtime, predict_adaptively
+from eulerlora.precision import decide_runtime
 from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName
 from eulerlora.scores.prediction_sets import PredictionSets, prediction_sets
@@ -35,6 +36,7 @@ class InferenceModel:
         classes: The class names, in the order of the probabilities.
         precision: Of the matrix products.
         precision_reason: Why it was chosen.
+        runtime_reason: Why the runtime was chosen.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class InferenceModel:
         runtime: RuntimeSettings,
         precision_reason: str,
     ) -> None:
-        self.runtime: Runtime = Runtime(network, device, runtime)
+        decision = decide_runtime(network, device, runtime, revision)
+        self.runtime: Runtime = decision.runtime
+        self.runtime_reason = decision.reason
         self.config = config.in_precision(runtime.precision)
         self.revision = revision
         self.feature_distance = feature_distance
@@ -128,6 +132,7 @@ class InferenceModel:
             known,
             classes=self.classes,
             options=options,
+            runtime=self.runtime.name,
             samples=torch.ones_like(samples) if options.mode == "det" else samples,
             rows=adapters * samples if options.samples == AUTO else None,
             coverage=coverage,

@@ -27,6 +27,7 @@ from eulerlora_contract.sampling import (
     Auto,
     Mode,
     PrecisionChoice,
+    RuntimeChoice,
     Sampler,
     Views,
 )
@@ -60,21 +61,24 @@ class EulerLoRA(InferenceModel):
         device: str = "auto",
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
+        runtime: RuntimeChoice = "torch",
     ) -> Self:
         """Loads a checkpoint folder to a device.
 
-        Precision and compiler change results by rounding only.
+        Precision, compiler and runtime change results by rounding only.
 
         Args:
             folder: With `config.json`, weights and known answer.
             device: A torch device, or `auto` for CUDA if available and the CPU otherwise.
             precision: As in `RuntimeSettings`; `auto` is decided by `decide_precision`.
             compiler: As in `RuntimeSettings`.
+            runtime: As in `RuntimeSettings`; `openvino` needs the extra `openvino`.
 
         Raises:
             CheckpointError: If the checkpoint is not intact.
+            SettingsError: If the runtime cannot run the network.
         """
-        return cls.of(load_checkpoint(Path(folder)), device, precision, compiler)
+        return cls.of(load_checkpoint(Path(folder)), device, precision, compiler, runtime)
 
     @classmethod
     def of(
@@ -83,6 +87,7 @@ class EulerLoRA(InferenceModel):
         device: str = "auto",
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
+        runtime: RuntimeChoice = "torch",
     ) -> Self:
         """Puts a loaded checkpoint on a device; other arguments as in `load`.
 
@@ -90,8 +95,8 @@ class EulerLoRA(InferenceModel):
         """
         chosen = choose_device(device)
         decision = decide_precision(precision, checkpoint, chosen)
-        runtime = RuntimeSettings(precision=decision.precision, compiler=compiler)
-        return cls(checkpoint, chosen, runtime, decision.reason)
+        settings = RuntimeSettings(precision=decision.precision, compiler=compiler, runtime=runtime)
+        return cls(checkpoint, chosen, settings, decision.reason)
 
     @classmethod
     def default(
@@ -99,9 +104,10 @@ class EulerLoRA(InferenceModel):
         device: str = "auto",
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
+        runtime: RuntimeChoice = "torch",
     ) -> Self:
         """Loads the packaged checkpoint; arguments as in `load`."""
-        return cls.load(DEFAULT_CHECKPOINT, device, precision, compiler)
+        return cls.load(DEFAULT_CHECKPOINT, device, precision, compiler, runtime)
 
     @classmethod
     def from_pretrained(
@@ -111,6 +117,7 @@ class EulerLoRA(InferenceModel):
         device: str = "auto",
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
+        runtime: RuntimeChoice = "torch",
     ) -> Self:
         """Loads a repository of the Hugging Face Hub; needs the extra `hub`.
 
@@ -120,6 +127,7 @@ class EulerLoRA(InferenceModel):
             device: As in `load`.
             precision: As in `load`.
             compiler: As in `load`.
+            runtime: As in `load`.
 
         Raises:
             HubError: For a repository that cannot be downloaded.
@@ -130,7 +138,7 @@ class EulerLoRA(InferenceModel):
         folder = Path(repository)
         if not folder.is_dir():
             folder = download(Repository(repository, revision))
-        return cls.load(folder, device, precision, compiler)
+        return cls.load(folder, device, precision, compiler, runtime)
 
     def push_to_hub(self, repository: str, private: bool | None = None, **options: Any) -> str:
         """Uploads the model's checkpoint to a repository of the Hugging Face Hub.
@@ -161,7 +169,8 @@ class EulerLoRA(InferenceModel):
         return (
             f"{type(self).__name__}(name={self.config.name!r}, revision={self.revision[:19]!r}, "
             f"classes={self.classes}, adapters={self.network.settings.adapters}, "
-            f"device={str(self.device)!r}, precision={self.precision!r})"
+            f"device={str(self.device)!r}, precision={self.precision!r}, "
+            f"runtime={self.runtime.name!r})"
         )
 
     def predict(

@@ -1,7 +1,8 @@
-"""The choice of a precision: what a checkpoint admits, and what is faster on this machine."""
+"""The choice of a precision and of a runtime: what a checkpoint admits, and what is faster here."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from statistics import median
@@ -12,18 +13,21 @@ from torch import nn
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
-from eulerlora.nn.runtime import Runtime
+from eulerlora.nn.runtime import Runtime, TorchRuntime, runtime_type
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw, RuntimeSettings
-from eulerlora_contract.sampling import AUTO, Precision, PrecisionChoice
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.sampling import AUTO, PRECISIONS, Precision, PrecisionChoice
 
 _SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
 """Kernels of torch without bfloat16, which ATEN_CPU_CAPABILITY can select on any CPU."""
 REQUESTED = "set by the user"
 
 _WORTHWHILE = 0.9
-"""Largest time in bfloat16, as a part of that in float32, for which rounding is accepted."""
+"""Largest time in bfloat16, as a part of that in float32, for which rounding is accepted; likewise
+that of another runtime, as a part of torch's, for which it is chosen."""
 _ROWS = {"cpu": 8, "cuda": 128}
 """Rows of the timed blocks: on a CPU those of an answer of two adapters with four samples, on a GPU
 those of a full batch, so that computing and not launching kernels takes the time.
@@ -31,7 +35,7 @@ those of a full batch, so that computing and not launching kernels takes the tim
 _TIMED_S = 0.3
 """Time for which the runs are repeated."""
 _MAX_SLOWDOWN = 3.0
-"""If the first run in bfloat16 takes this many times as long as that in float32, it is the last."""
+"""If a first run takes this many times as long as that of the other choice, it is the last."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,62 @@ def decide_precision(
         return faster
     changes = "; ".join(entry.summary for entry in checkpoint.config.bfloat16)
     return PrecisionDecision("bfloat16", f"{faster.reason}; {changes}")
+
+
+@dataclass(frozen=True)
+class RuntimeDecision:
+    """A runtime, and why it was chosen, in one line."""
+
+    runtime: Runtime
+    reason: str
+
+
+def decide_runtime(
+    network: AdaptedVisionTransformer, device: torch.device, settings: RuntimeSettings, digest: str
+) -> RuntimeDecision:
+    """Makes the runtime of a network.
+
+    `auto` is OpenVINO if it can run the network and takes less CPU time than torch for the rows of
+    one image, and otherwise torch.
+
+    Args:
+        network: In float32.
+        device: As in `Runtime`.
+        settings: Their runtime is the choice.
+        digest: Of the network's checkpoint.
+
+    Raises:
+        SettingsError: If OpenVINO is chosen and cannot run the network.
+    """
+    if settings.runtime == "torch":
+        return RuntimeDecision(TorchRuntime(network, device, settings), REQUESTED)
+    try:  # first, because torch's rounds the weights
+        other = runtime_type("openvino")(network, device, settings, digest)
+    except SettingsError as error:
+        if settings.runtime != AUTO:
+            raise
+        return RuntimeDecision(TorchRuntime(network, device, settings), str(error))
+    if settings.runtime != AUTO:
+        return RuntimeDecision(other, REQUESTED)
+    plain = TorchRuntime(network, device, settings)
+    plain_ms, other_ms = _pass_times_ms(plain, other)
+    chosen = other if other_ms <= _WORTHWHILE * plain_ms else plain
+    times = f"{other_ms:.2f} ms by {other.name} and {plain_ms:.2f} ms by {plain.name}"
+    return RuntimeDecision(chosen, f"the rows of an image take {times}")
+
+
+def _pass_times_ms(plain: Runtime, other: Runtime) -> tuple[float, float]:
+    """CPU times of a pass of two runtimes of one network, medians of alternating runs."""
+    draw = Draw(mode="stoch", samples=_ROWS["cpu"] // 2)
+
+    def pass_of(runtime: Runtime) -> Callable[[], object]:
+        size = runtime.network.backbone.settings.image_size
+        image = torch.full((1, 3, size, size), 0.5)
+        rows, draws = Rows.of([draw.count], runtime.settings.adapters), runtime.draw_rows([draw])
+        return torch.inference_mode()(lambda: runtime(image, rows, draws))
+
+    with _one_thread():
+        return _alternating_ms(pass_of(plain), pass_of(other), time.process_time)
 
 
 def training_precision(
@@ -126,7 +186,7 @@ def _block_times_ms(
         network = build_network(backbone, AdapterSettings(adapters=2), 2).eval()
         network.initialise(torch.Generator().manual_seed(0))
         stored: Precision = "float32" if of_training else precision
-        runtime = Runtime(network, device, RuntimeSettings(precision=stored))
+        runtime = TorchRuntime(network, device, RuntimeSettings(precision=stored))
         draws = runtime.draw_rows([draw]).to(image)
         if not of_training:
             return torch.inference_mode()(lambda: runtime(image, rows, draws))
@@ -141,23 +201,41 @@ def _block_times_ms(
 
     clock = time.process_time if device.type == "cpu" else time.perf_counter
 
-    def timed(run: Callable[[], object]) -> float:
-        started = clock()
+    def synchronised(run: Callable[[], object]) -> None:
         run()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return 1e3 * (clock() - started)
 
+    with _one_thread():
+        exact, rounded = (partial(synchronised, run_in(one)) for one in PRECISIONS)
+        return _alternating_ms(exact, rounded, clock)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Runs torch on one thread: the others, which wait for each other, take CPU time too."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        in_float32, in_bfloat16 = run_in("float32"), run_in("bfloat16")
-        for _ in range(2):  # the first pass allocates and chooses kernels
-            exact, rounded = [timed(in_float32)], [timed(in_bfloat16)]
-        started = clock()
-        while rounded[0] < _MAX_SLOWDOWN * exact[0] and clock() - started < _TIMED_S:
-            exact.append(timed(in_float32))
-            rounded.append(timed(in_bfloat16))
+        yield
     finally:
         torch.set_num_threads(threads)
-    return median(exact), median(rounded)
+
+
+def _alternating_ms(
+    first: Callable[[], object], second: Callable[[], object], clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Times of two runs, medians of alternating ones."""
+
+    def timed(run: Callable[[], object]) -> float:
+        started = clock()
+        run()
+        return 1e3 * (clock() - started)
+
+    for _ in range(2):  # the first pass allocates and chooses kernels
+        firsts, seconds = [timed(first)], [timed(second)]
+    started = clock()
+    while seconds[0] < _MAX_SLOWDOWN * firsts[0] and clock() - started < _TIMED_S:
+        firsts.append(timed(first))
+        seconds.append(timed(second))
+    return median(firsts), median(seconds)

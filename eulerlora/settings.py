@@ -13,6 +13,7 @@ from eulerlora_contract.sampling import (
     Mode,
     Options,
     Precision,
+    RuntimeChoice,
     Sampler,
     Views,
 )
@@ -186,14 +187,16 @@ class RuntimeSettings(Settings):
         precision: Data type of the matrix products and the activations between them.
         compiler: A backend of torch.compile, such as "inductor", which uses CUDA graphs on a CUDA
             device; the first batch of each size is then slow. None disables compilation.
+        runtime: The library that runs it; `auto` is the faster one (`eulerlora.precision`).
     """
 
     precision: Precision = "float32"
     compiler: str | None = None
+    runtime: RuntimeChoice = "torch"
 
 
 DEFAULT_RUNTIME = RuntimeSettings()
-"""Float32, not compiled."""
+"""Float32 by torch, not compiled."""
 
 Temperatures = Mapping[Mode, float]
 """By which the logits of each mode are divided before the softmax."""

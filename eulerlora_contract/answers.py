@@ -16,6 +16,7 @@ from eulerlora_contract.sampling import (
     Mode,
     Options,
     Precision,
+    RuntimeName,
     Sampler,
     Views,
 )
@@ -173,6 +174,8 @@ class Prediction(WireModel):
     """
     precision: Precision = "float32"
     """Of the matrix products; absent for float32."""
+    runtime: RuntimeName = "torch"
+    """The library that ran the network; absent for torch."""
     seed: Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": MAX_SEED})]
     """Seed of the draws; repeats the answer with the same image and model."""
     label: str
@@ -629,6 +632,9 @@ HubSource = Annotated[
 ServedPrecision = Annotated[
     str, Field(description="Data type of the matrix products, `float32` or `bfloat16`.")
 ]
+ServedRuntime = Annotated[
+    str, Field(description="The library that runs the network, `torch` or `openvino`.")
+]
 
 
 class ModelSummary(WireModel):
@@ -640,6 +646,7 @@ class ModelSummary(WireModel):
     source: HubSource = None
     classes: tuple[str, ...]
     precision: ServedPrecision = "float32"
+    runtime: ServedRuntime = "torch"
     licence: Licence = None
     default: bool
     """It answers requests without `model`."""
@@ -735,6 +742,9 @@ class ModelDetails(WireModel):
     precision: ServedPrecision = "float32"
     precision_reason: str = ""
     """Why this precision was chosen."""
+    runtime: ServedRuntime = "torch"
+    runtime_reason: str = ""
+    """Why this runtime was chosen."""
     image_limits: ImageLimits
     max_body_bytes: int
     """Greatest size of one upload, in bytes."""

@@ -39,6 +39,11 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PrecisionChoice = Precision | Auto
 """A precision, or `auto`: bfloat16 where `eulerlora.precision` chooses it."""
 
+RuntimeName = Literal["torch", "openvino"]
+RUNTIMES: tuple[RuntimeName, ...] = ("torch", "openvino")
+RuntimeChoice = RuntimeName | Auto
+"""A runtime of networks, or `auto`: the faster one (`eulerlora.precision`)."""
+
 
 @dataclass(frozen=True)
 class Options:

@@ -157,4 +157,8 @@ def create_app(
 
 def _properties(model: InferenceModel) -> dict[str, str]:
     """What the metrics say of a model."""
-    return {"revision": model.revision, "precision": model.precision}
+    return {
+        "revision": model.revision,
+        "precision": model.precision,
+        "runtime": model.runtime.name,
+    }

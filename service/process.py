@@ -23,7 +23,7 @@ from eulerlora.checkpoint.signature import verifier
 from eulerlora.model import choose_device
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.printable import printable
-from eulerlora_contract.sampling import PrecisionChoice
+from eulerlora_contract.sampling import PrecisionChoice, RuntimeChoice
 from eulerlora_contract.settings import validated
 from service.app import create_app
 from service.auth.keys import Keys
@@ -84,6 +84,7 @@ class ServeOptions:
     port: int
     device: str
     precision: PrecisionChoice
+    runtime: RuntimeChoice
     compiled: bool
     keys: Path | None
     open_to_all: bool
@@ -167,6 +168,7 @@ def service_of(
             precision=options.precision,
             compiler=compiler,
             verify=verify,
+            runtime=options.runtime,
         ),
         extensions=load_extensions(options.extensions),
         decoder=DecoderPool(

@@ -30,6 +30,8 @@ LONG_TIMEOUTS = {  # tests must pass on a busy machine
     "PAGE_REQUESTS_PER_MINUTE": "1000000",
 }
 
+AS_THE_LIBRARY = ("--precision", "float32", "--runtime", "torch")
+
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["service.process"])  # imports torch once for all servers
 
@@ -99,12 +101,13 @@ def serving(
 ) -> Iterator[ServerProcess]:
     """Runs `eulerlora serve ARGUMENTS --port PORT` while the context is open.
 
-    In float32, unless the arguments say otherwise: tests compare answers with those of the library.
+    In float32 by torch, unless the arguments say otherwise: tests compare answers with those of the
+    library.
     All time limits are long. change: a function that the process calls before it serves; it must
     be picklable.
     """
     with reserved_port() as port, TemporaryDirectory() as folder:
-        words = ["eulerlora", "serve", "--precision", "float32", *map(str, arguments)]
+        words = ["eulerlora", "serve", *AS_THE_LIBRARY, *map(str, arguments)]
         words += ["--port", str(port)]
         log = Path(folder, "stderr")
         log.touch()

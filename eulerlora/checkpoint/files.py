@@ -80,7 +80,7 @@ DRAWS = (
     *(Draw(mode="stoch", samples=4, seed=20260101, sampler=sampler) for sampler in SAMPLERS),
 )
 """The draws of a known answer; with views, those of mode stoch have the checkpoint's."""
-_TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
+TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
 """Largest accepted difference of a probability from the stored one, by the model's precision."""
 
 _IMAGE_SEED = 0
@@ -129,9 +129,9 @@ class KnownAnswer:
 
         Args:
             outputs: Log-probabilities (trajectories, classes), as of `predict_known_answer`.
-            precision: That the outputs were computed in; it sets the tolerance (`_TOLERANCES`).
+            precision: That the outputs were computed in; it sets the tolerance (`TOLERANCES`).
         """
-        tolerance = _TOLERANCES[precision]
+        tolerance = TOLERANCES[precision]
         for expected, output in zip(self.expected, outputs, strict=True):
             place = f"the known answer is wrong: mode {expected.draw.mode}"
             actual = output.exp().mean(dim=0)

@@ -42,6 +42,18 @@ class NetworkOutput(NamedTuple):
     features: Tensor
 
 
+class EncoderOutput(NamedTuple):
+    """What the blocks of a network make of the patches of images, for every row of a pass.
+
+    Attributes:
+        pooled: (rows, width), the input of the heads.
+        features: As in `NetworkOutput`.
+    """
+
+    pooled: Tensor
+    features: Tensor
+
+
 Block = Callable[[Tensor, nn.Module, nn.Module, BlockRows], Tensor]
 
 
@@ -184,6 +196,19 @@ class AdaptedVisionTransformer(nn.Module):
             block: Computes one block, `adapted_block` if None; training may pass one that
                 recomputes activations.
         """
+        encoded = self.encode(self.patches(images), rows, draws, block)
+        logits = self.heads(encoded.pooled, rows.adapter, draws.head)
+        return NetworkOutput(logits, encoded.features)
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Embeddings (n, patches, width) of the patches of images, in float32 in any precision."""
+        with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
+            return self.backbone.patches(normalise(images, self.preprocessing))
+
+    def encode(
+        self, patches: Tensor, rows: Rows, draws: RowDraws, block: Block | None = None
+    ) -> EncoderOutput:
+        """Runs the blocks; `patches` are those of the images, other arguments as in `outputs`."""
         block = block or adapted_block
         layers, pooling = self.backbone.encoder.layers, self.backbone.settings.pooling
         last = len(layers) - 1
@@ -191,8 +216,6 @@ class AdaptedVisionTransformer(nn.Module):
         computed, computed_draws = rows, draws
         if distinct is not None:
             computed, computed_draws = distinct.rows, draws.rows(distinct.first)
-        with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
-            patches = self.backbone.patches(normalise(images, self.preprocessing))
         deviation = patches.float().std(dim=1, correction=0)  # (images, width), over patches
         contrast = deviation.clamp_min(_MIN_STANDARD_DEVIATION).log()[computed.image]
         tokens = self.backbone.tokens(patches)  # (images, tokens, width)
@@ -205,12 +228,12 @@ class AdaptedVisionTransformer(nn.Module):
             tokens = block(tokens, frozen, adapters, block_rows)
         if last == 0:
             texture = texture[computed.image]
-        output = self.backbone.pooled(tokens)
-        of_unit_length = [F.normalize(part.float(), dim=-1) for part in (output, texture)]
+        pooled = self.backbone.pooled(tokens)
+        of_unit_length = [F.normalize(part.float(), dim=-1) for part in (pooled, texture)]
         features = torch.cat([*of_unit_length, contrast], dim=-1)
         if distinct is not None:
-            output, features = output[distinct.of_row], features[distinct.of_row]
-        return NetworkOutput(self.heads(output, rows.adapter, draws.head), features)
+            pooled, features = pooled[distinct.of_row], features[distinct.of_row]
+        return EncoderOutput(pooled, features)
 
     def _rows_by_features(self, rows: Rows, draws: RowDraws) -> DistinctRows | None:
         """The rows whose features differ; None if all are computed.
@@ -225,16 +248,21 @@ class AdaptedVisionTransformer(nn.Module):
 
 
 def round_products(network: AdaptedVisionTransformer) -> None:
-    """Converts the weights of the blocks' matrix products to bfloat16, in place.
-
-    Removes the bias of the keys where attention is by dot product. It adds the same number to all
-    attention logits of a query, which changes no softmax, but a large one (DINOv2 has elements
-    above 30) leaves few digits of bfloat16 to the keys themselves.
-    """
+    """Converts the weights of the blocks' matrix products to bfloat16, in place."""
+    remove_key_biases(network)
     for module in (*network.backbone.encoder.layers.modules(), *network.blocks):
         if not isinstance(module, nn.LayerNorm | LayerScale):
             for parameter in module.parameters(recurse=False):
                 parameter.data = parameter.data.bfloat16()
+
+
+def remove_key_biases(network: AdaptedVisionTransformer) -> None:
+    """Sets the biases of the keys to zero where attention is by dot product, in place.
+
+    Such a bias adds the same number to all attention logits of a query, which changes no softmax,
+    but a large one (DINOv2 has elements above 30) leaves few digits of bfloat16 to the keys.
+    """
+    for module in network.backbone.encoder.layers.modules():
         if isinstance(module, SelfAttention) and not isinstance(module, DistanceAttention):
             assert module.in_proj_bias is not None
             module.in_proj_bias.data.chunk(3)[1].zero_()

@@ -1,14 +1,17 @@
 """Execution of a network: device, precision, compilation, and the rows of a pass.
 
-`Runtime` runs a network on a device; `predict_adaptively` runs the rounds of `samples="auto"` for
-the images of a batch.
+A `Runtime` runs a network on a device, `TorchRuntime` by torch; `runtime_type` finds those of other
+libraries. `predict_adaptively` runs the rounds of `samples="auto"` for the images of a batch.
 """
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import entry_points
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +30,8 @@ from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import DEFAULT_RUNTIME, UNSCALED, Draw, RuntimeSettings, Temperatures
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.sampling import RuntimeName
 
 _ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 """Row counts for which a network is compiled; a pass is padded to the next of them."""
@@ -54,38 +59,34 @@ _CPU_TOKENS = 1_200
 network once per pass costs more than the cache saves.
 """
 
+_ENTRY_POINTS = "eulerlora.runtimes"
+"""The group of the runtimes of other libraries; an entry point has the name of its runtime."""
+
 _Forward = Callable[[Tensor, Rows, RowDraws], NetworkOutput]
 
 
-class Runtime:
+class Runtime(ABC):
     """Runs a network; callable like the network, with results that differ by rounding only.
 
     With `bfloat16`, the given network is changed (`round_products`): the weights of the blocks'
     matrix products become bfloat16, which halves their memory; patch embedding, norms, residuals,
-    heads and logits stay float32. With a compiler, the first pass compiles the network for all row
-    counts, and raises what torch raises if it fails.
+    heads and logits stay float32.
 
     Attributes:
+        name: In settings.
         max_rows_per_pass: More rows run in several passes.
     """
 
+    name: ClassVar[RuntimeName]
+
     def __init__(
-        self,
-        network: AdaptedVisionTransformer,
-        device: torch.device,
-        runtime: RuntimeSettings = DEFAULT_RUNTIME,
+        self, network: AdaptedVisionTransformer, device: torch.device, settings: RuntimeSettings
     ) -> None:
         self.network = network.to(device)
         self.device = device
-        self._bfloat16 = runtime.precision == "bfloat16"
-        if self._bfloat16:
+        if settings.precision == "bfloat16":
             round_products(self.network)
         self.max_rows_per_pass = max_rows_per_pass(network, device)
-        self._forward: _Forward = self.network.outputs
-        if runtime.compiler is not None:
-            counts = row_counts(self.max_rows_per_pass, device)
-            self.max_rows_per_pass = min(self.max_rows_per_pass, counts[-1])
-            self._forward = self._compiled(runtime.compiler, counts)
 
     @property
     def settings(self) -> AdapterSettings:
@@ -99,16 +100,47 @@ class Runtime:
 
     def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
         """Arguments as in `AdaptedVisionTransformer.outputs`."""
-        with self._autocast():
-            passes = math.ceil(len(rows) / self.max_rows_per_pass)
-            if passes == 1:
-                return self._forward(images, rows, draws)
-            parts = [
-                self._forward(images[part.images], part.renumbered, draws.rows(part.rows))
-                for part in rows.split(math.ceil(len(rows) / passes))
-            ]
+        passes = math.ceil(len(rows) / self.max_rows_per_pass)
+        if passes == 1:
+            return self._pass(images, rows, draws)
+        parts = [
+            self._pass(images[part.images], part.renumbered, draws.rows(part.rows))
+            for part in rows.split(math.ceil(len(rows) / passes))
+        ]
         logits, features = zip(*parts, strict=True)
         return NetworkOutput(torch.cat(logits), torch.cat(features))
+
+    @abstractmethod
+    def _pass(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+        """Runs all rows in one pass; arguments as in `outputs`."""
+
+
+class TorchRuntime(Runtime):
+    """Runs a network by torch.
+
+    With a compiler, the first pass compiles the network for all row counts, and raises what torch
+    raises if it fails.
+    """
+
+    name = "torch"
+
+    def __init__(
+        self,
+        network: AdaptedVisionTransformer,
+        device: torch.device,
+        settings: RuntimeSettings = DEFAULT_RUNTIME,
+    ) -> None:
+        super().__init__(network, device, settings)
+        self._bfloat16 = settings.precision == "bfloat16"
+        self._forward: _Forward = self.network.outputs
+        if settings.compiler is not None:
+            counts = row_counts(self.max_rows_per_pass, device)
+            self.max_rows_per_pass = min(self.max_rows_per_pass, counts[-1])
+            self._forward = self._compiled(settings.compiler, counts)
+
+    def _pass(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+        with self._autocast():
+            return self._forward(images, rows, draws)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if not self._bfloat16:
@@ -152,6 +184,24 @@ class Runtime:
             return NetworkOutput(logits, features)
 
         return forward
+
+
+MakeRuntime = Callable[[AdaptedVisionTransformer, torch.device, RuntimeSettings, str], Runtime]
+"""(network, device, settings, digest) -> a runtime of another library.
+
+digest: of the network's checkpoint, whose prepared graphs may be kept.
+"""
+
+
+def runtime_type(name: RuntimeName) -> MakeRuntime:
+    """The runtime of another library; raises SettingsError if its extra is not installed."""
+    try:
+        made: MakeRuntime = entry_points(group=_ENTRY_POINTS)[name].load()
+    except ImportError as error:
+        raise SettingsError(
+            f"runtime {name}: expected the package {error.name}; pip install 'eulerlora[{name}]'"
+        ) from error
+    return made
 
 
 def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:

@@ -34,11 +34,11 @@ from eulerlora.checkpoint.weights import CARD_FILE, stated_licence
 from eulerlora.commands import DEFAULT_NAME
 from eulerlora.inference import InferenceModel
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.runtime import Runtime
+from eulerlora.nn.runtime import TorchRuntime
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
-from eulerlora_contract.sampling import PrecisionChoice
+from eulerlora_contract.sampling import PrecisionChoice, RuntimeChoice
 from service.inference.engine import InferenceItem, ServedModel
 
 _MAX_CARD_BYTES = 1_000_000
@@ -105,14 +105,15 @@ class CheckpointSource:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
         verify: Verify | None = None,
+        runtime: RuntimeChoice = "torch",
     ) -> "CheckedModel":
         """Loads the model and checks its known answer in every mode.
 
         The check runs without compilation, which belongs to the thread that runs the model: CUDA
         graphs cannot be captured while another thread uses the device.
 
-        Device, precision and compiler are as in `EulerLoRA.load`. `others`: loaded models on the
-        same device; an equal backbone in the same precision is shared. `verify`: checks the
+        Device, precision, compiler and runtime are as in `EulerLoRA.load`. `others`: loaded models
+        on the same device; an equal backbone in the same precision is shared. `verify`: checks the
         signature before anything else is read; None for no check.
 
         Raises:
@@ -123,20 +124,24 @@ class CheckpointSource:
             verify(folder)
         checkpoint = load_checkpoint(folder)
         known, (card, licence) = read_known_answer(folder, checkpoint.config), _read_card(folder)
-        model = EulerLoRA.of(checkpoint, device, precision, compiler)
+        model = EulerLoRA.of(checkpoint, device, precision, compiler, runtime)
         served = ServedModel(model, card, self.url, self.name, licence)
         logger.info(
             "model %s: precision %s: %s", served.name, model.precision, model.precision_reason
+        )
+        logger.info(
+            "model %s: runtime %s: %s", served.name, model.runtime.name, model.runtime_reason
         )
         mismatch = checkpoint.config.calibration_mismatch(model.precision)
         if mismatch is not None:
             logger.warning("model %s: %s", served.name, mismatch)
         _share_backbone(model, others)
-        uncompiled = Runtime(
-            model.network, model.device, RuntimeSettings(precision=model.precision)
-        )
+        checked = model.runtime
+        if compiler is not None:
+            plain = RuntimeSettings(precision=model.precision)
+            checked = TorchRuntime(model.network, model.device, plain)
         answers = predict_known_answer(
-            uncompiled, known.pixels.to(model.device), known.draws, checkpoint.config.temperatures
+            checked, known.pixels.to(model.device), known.draws, checkpoint.config.temperatures
         )
         fault = known.fault(answers, model.precision)
         if fault is not None:

@@ -73,6 +73,7 @@ def model_routes(
                 licence=served.licence,
                 classes=tuple(served.model.classes),
                 precision=served.model.precision,
+                runtime=served.model.runtime.name,
                 default=name == models.default,
             )
             for name, served in models.items()
@@ -121,6 +122,8 @@ def model_details(
         input_size=config.preprocessing.size,
         precision=served.model.precision,
         precision_reason=served.model.precision_reason,
+        runtime=served.model.runtime.name,
+        runtime_reason=served.model.runtime_reason,
         image_limits=ImageLimits(**images.model_dump(), media_types=media_types),
         max_body_bytes=settings.bodies.max_bytes,
         max_samples=MAX_SAMPLES,

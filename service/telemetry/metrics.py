@@ -103,7 +103,7 @@ class Gauges:
     """Current values.
 
     Attributes:
-        models: Revision and precision of the served models, by name.
+        models: Revision, precision and runtime of the served models, by name.
         shadow: Likewise, of the shadow, by the name of the model that it is compared with.
         sandbox: True for every mechanism in force that restricts the decoders, by its name.
     """

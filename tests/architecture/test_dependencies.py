@@ -61,7 +61,7 @@ def declared(package: str) -> set[str]:
     chosen = {
         "service": ["serve"],
         "training": ["train"],
-        "eulerlora": ["hub", "onnx", "peft", "signing", "notebook"],
+        "eulerlora": ["hub", "onnx", "openvino", "peft", "signing", "notebook"],
     }
     extras = project()["optional-dependencies"]
     optional = [requirement for extra in chosen[package] for requirement in extras[extra]]
@@ -132,6 +132,8 @@ def test_a_lock_pins_every_dependency_of_its_purpose_and_no_other_extra() -> Non
     assert client <= set(pins("client"))
     for purpose in ("serve", "train"):
         assert core | client | clinic | extras[purpose] <= set(pins(purpose))
+    assert extras["openvino"] <= set(pins("serve"))
+    assert "openvino-telemetry" not in set(pins("serve")) | set(pins("test"))
     assert extras["serve"] | extras["train"] <= set(pins("test"))
     assert group("test") | group("development") <= set(pins("test"))
     of_training = extras["train"] - extras["serve"] - core - client - clinic

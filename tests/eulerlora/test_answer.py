@@ -86,10 +86,9 @@ def test_an_answer_and_its_row_state_the_whole_options(
         assert answers[0][name] == value
         assert columns[name] == [value] * len(files)
     plain = predictions.to_dict()
-    assert (plain["sampler"][0], plain["views"][0], plain["precision"][0]) == (
-        "independent", 1, "float32",
-    )  # fmt: skip
-    assert not {"sampler", "views", "precision"} & set(predictions[0])
+    absent = {"sampler": "independent", "views": 1, "precision": "float32", "runtime": "torch"}
+    assert {name: plain[name][0] for name in absent} == absent
+    assert not set(absent) & set(predictions[0])
 
 
 def test_a_frame_has_a_row_for_each_image(predictions: Predictions) -> None:

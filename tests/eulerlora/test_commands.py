@@ -17,6 +17,7 @@ from eulerlora.commands import (
     configure_openmp,
 )
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
+from eulerlora_contract.sampling import RUNTIMES
 from tests.checkpoint_files import write_config
 from tests.conftest import DET
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
@@ -61,6 +62,22 @@ def test_json_lines_are_the_model_s_predictions(
         )
         assert line["label"] == expected.labels[index]
         assert line["ood"] == bool(expected.ood[index])
+
+
+def test_an_answer_names_the_chosen_runtime_if_it_is_not_torch(
+    checkpoint_folder: Path, images: Path
+) -> None:
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    command = "predict", checkpoint_folder, images / "a.png", "--json", "--runtime"
+    answers = []
+    for runtime in RUNTIMES:
+        done = run(*command, runtime)
+        assert done.status == 0, done.err
+        answers.append(json.loads(done.out))
+    by_torch, by_openvino = answers
+    assert "runtime" not in by_torch
+    assert by_openvino["runtime"] == "openvino"
+    assert by_openvino["probabilities"] == pytest.approx(by_torch["probabilities"], abs=1e-5)
 
 
 def test_the_embedded_checkpoint_has_a_name_in_place_of_a_path(images: Path) -> None:

@@ -84,6 +84,22 @@ def test_requests_whose_body_is_read_at_sigterm_are_answered_before_a_clean_exit
         assert json.loads(body)["probabilities"] == expected
 
 
+def test_the_chosen_runtime_runs_the_network_and_is_named(
+    checkpoint_folder: Path, png: bytes
+) -> None:
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    with serving(checkpoint_folder, "--runtime", "openvino") as server:
+        server.wait_for("/readyz", 200)
+        answer = server.predict(png, mode="stoch").json()
+        (listed,) = server.get("/models").json()["models"]
+        metrics = server.get("/metrics").text
+    (line,) = (line for line in metrics.splitlines() if line.startswith("eulerlora_model_info{"))
+    assert answer["runtime"] == listed["runtime"] == "openvino"
+    assert 'runtime="openvino"' in line
+    model = EulerLoRA.load(checkpoint_folder, "cpu")
+    assert model.revision == answer["revision"] == listed["revision"]
+
+
 def error_lines(log: str) -> list[str]:
     assert "Traceback" not in log
     return [line for line in log.splitlines() if line.startswith("eulerlora: ")]

@@ -45,6 +45,7 @@ _RECORDED_FIELDS = {
     "sampler",
     "views",
     "precision",
+    "runtime",
     "rows",
     "seed",
     "label",

@@ -76,8 +76,8 @@ def _check_writable(path: Path) -> None:
 
 _PREDICTION_COLUMNS = (
     "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
-    "unfamiliar", "mode", "samples", "sampler", "views", "precision", "rows", "trajectories",
-    "seed", "model", "revision", "request_id",
+    "unfamiliar", "mode", "samples", "sampler", "views", "precision", "runtime", "rows",
+    "trajectories", "seed", "model", "revision", "request_id",
 )  # fmt: skip
 
 _OOD_SCORES = ("energy", "feature_distance")

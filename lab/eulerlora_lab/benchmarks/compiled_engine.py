@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters  # noqa: PLC2701 - torch has no public 
 from torch.utils.flop_counter import FlopCounterMode
 
 from eulerlora.nn.rows import Rows
-from eulerlora.nn.runtime import Runtime, row_counts
+from eulerlora.nn.runtime import TorchRuntime, row_counts
 from eulerlora.settings import RuntimeSettings
 from eulerlora_lab.benchmarks.results import Result, at_least, at_most
 from eulerlora_lab.benchmarks.timing import Work, alternating_seconds, synchronise
@@ -41,7 +41,7 @@ def engine_of(plan: Plan) -> CompiledEngine:
     sizes, device = plan.sizes.large, plan.device
     network = random_network(sizes).requires_grad_(False).to(device)
     settings = RuntimeSettings(precision="bfloat16", compiler=plan.compiler)
-    runtime = Runtime(network, device, settings)
+    runtime = TorchRuntime(network, device, settings)
     run: Engine = torch.inference_mode()(runtime.__call__)
     load = Workload.random(sizes, 1, device)
     torch._dynamo.reset()  # a network of the same shape would share its graphs

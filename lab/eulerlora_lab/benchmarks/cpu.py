@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 
 import click
 import torch
 from torch import Generator, Tensor
 
+from eulerlora.nn.network import predict_images
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw
-from eulerlora_contract.sampling import Precision
+from eulerlora_contract.sampling import PRECISIONS, Precision
 from eulerlora_lab.benchmarks.baselines.naive import naive_logits, ordinary_members
 from eulerlora_lab.benchmarks.results import Result, Target, at_most, report
 from eulerlora_lab.benchmarks.training_step import step_memory, step_time
@@ -19,6 +21,7 @@ from eulerlora_lab.benchmarks.workload import (
     Plan,
     Workload,
     build_engine,
+    build_runtime,
     random_network,
 )
 
@@ -74,6 +77,21 @@ def mixed_batch_comparison(plan: Plan) -> Result:
     )
 
 
+def _runtime_comparison(plan: Plan, precision: Precision, draw: Draw, images: int) -> Result:
+    """Compares OpenVINO with torch on a batch with the same draw for each image."""
+    network = random_network(plan.sizes.embedded)
+    shape = (images, 3, *[network.backbone.settings.image_size] * 2)
+    pixels = torch.rand(shape, generator=Generator().manual_seed(0))
+    draws, rows = [draw] * images, images * draw.count * network.settings.adapters
+    ours = build_runtime(network, precision, "openvino")
+    other = build_runtime(network, precision, "torch")
+    return plan.comparison(
+        f"embedded shape, {draw.mode}, images: {images}, rows: {rows}, {precision}",
+        (f"OpenVINO, {precision}", lambda: predict_images(ours, pixels, draws)),
+        (f"torch, {precision}", lambda: predict_images(other, pixels, draws)),
+    )
+
+
 COMPARISONS: Mapping[str, Callable[[Plan], Result]] = {
     "naive-float32": partial(naive_comparison, precision="float32"),
     "naive-bfloat16": partial(naive_comparison, precision="bfloat16"),
@@ -85,17 +103,37 @@ COMPARISONS: Mapping[str, Callable[[Plan], Result]] = {
 }
 """Comparisons of all devices; `benchmarks.gpu` runs them too, `benchmarks.peers` other methods."""
 
+_PASSES = {
+    "det-1": (Draw(), 1),
+    "stoch-1": (Draw(mode="stoch", samples=4, views=8), 1),
+    "det-8": (Draw(), 8),
+    "stoch-4": (Draw(mode="stoch", samples=4, views=8), 4),
+}
+"""Draw and number of images of the compared passes, by name."""
+
+_CPU_COMPARISONS: Mapping[str, Callable[[Plan], Result]] = {
+    **COMPARISONS,
+    **{
+        f"runtime-{name}-{precision}": partial(
+            _runtime_comparison, precision=precision, draw=draw, images=images
+        )
+        for precision, (name, (draw, images)) in product(PRECISIONS, _PASSES.items())
+    },
+}
+
 
 @click.command()
 @click.option("--small", is_flag=True, help="Use tiny sizes as a functional test.")
-@click.option("--only", multiple=True, type=click.Choice(list(COMPARISONS)), help="Run only these.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(list(_CPU_COMPARISONS)), help="Run only these."
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Number of torch threads.")
 def main(small: bool, only: tuple[str, ...], threads: int | None) -> None:
     """Measure on the CPU and print a table."""
     if threads is not None:
         torch.set_num_threads(threads)
     plan = Plan(SMALL if small else FULL, torch.device("cpu"))
-    report(COMPARISONS[name](plan) for name in only or COMPARISONS)
+    report(_CPU_COMPARISONS[name](plan) for name in only or _CPU_COMPARISONS)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
-from eulerlora.nn.runtime import Runtime
+from eulerlora.nn.runtime import TorchRuntime
 from eulerlora.settings import Draw
 from eulerlora_contract.printable import markdown_table
 from eulerlora_contract.sampling import Mode
@@ -247,7 +247,7 @@ def _build(method: str, network: AdaptedVisionTransformer) -> _Answers:
 
 
 def _ours(network: AdaptedVisionTransformer) -> _Answers:
-    runtime = Runtime(network, _CPU)
+    runtime = TorchRuntime(network, _CPU)
 
     @torch.inference_mode()
     def logits(images: Tensor) -> Tensor:

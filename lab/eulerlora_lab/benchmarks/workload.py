@@ -18,9 +18,10 @@ from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
+from eulerlora.precision import decide_runtime
 from eulerlora.sampling.masks import AdapterSettings, draw_trajectories, on_stacked_ranks
 from eulerlora.settings import BackboneSettings, RuntimeSettings
-from eulerlora_contract.sampling import Precision
+from eulerlora_contract.sampling import Precision, RuntimeChoice
 from eulerlora_contract.settings import PositiveInt, Settings
 from eulerlora_lab.benchmarks.results import Result, Side, Target, comparison
 from eulerlora_lab.benchmarks.timing import Work, alternating_seconds
@@ -49,6 +50,7 @@ class Sizes(Settings):
     Attributes:
         large: The published backbone.
         compact: A backbone for CPUs.
+        embedded: The shape of the embedded checkpoint.
         images: Batch size.
         requests: Of each mode in the mixed batch.
         repeats: Alternating measurements after `warmups`.
@@ -63,6 +65,12 @@ class Sizes(Settings):
             image_size=128, patch_size=16, layers=12, heads=3, width=192, mlp_width=640
         )
     )
+    embedded: NetworkSizes = NetworkSizes(
+        backbone=BackboneSettings(
+            image_size=112, patch_size=14, layers=12, heads=6, width=384, mlp_width=1536,
+            layer_scale=True, positions="cells",
+        )
+    )  # fmt: skip
     images: PositiveInt = 8
     requests: PositiveInt = 8
     warmups: Annotated[int, Field(ge=0)] = 2
@@ -85,6 +93,7 @@ FULL = Sizes()
 SMALL = Sizes(
     large=SMALL_NETWORK,
     compact=SMALL_NETWORK,
+    embedded=SMALL_NETWORK,
     images=2,
     requests=2,
     warmups=1,
@@ -189,14 +198,21 @@ def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransform
 Engine = Callable[[Tensor, Rows, RowDraws], Tensor]
 
 
+def build_runtime(
+    network: AdaptedVisionTransformer, precision: Precision, runtime: RuntimeChoice = "torch"
+) -> Runtime:
+    """The runtime of a copy of a network, as the service makes it."""
+    network_copy = copy.deepcopy(network).requires_grad_(False)
+    settings = RuntimeSettings(precision=precision, runtime=runtime)
+    device = network.heads.weight.device
+    digest = f"random {network.backbone.settings}"
+    return decide_runtime(network_copy, device, settings, digest).runtime
+
+
 def build_engine(network: AdaptedVisionTransformer, precision: Precision) -> Engine:
     """A function (images, rows, draws) -> float32 logits, as the service runs it.
 
     images: (n, 3, image_size, image_size) float32, on the device of rows and draws. The network is
     copied.
     """
-    network_copy = copy.deepcopy(network).requires_grad_(False)
-    settings = RuntimeSettings(precision=precision)
-    return torch.inference_mode()(
-        Runtime(network_copy, network.heads.weight.device, settings).__call__
-    )
+    return torch.inference_mode()(build_runtime(network, precision).__call__)

@@ -103,6 +103,7 @@ def _create_replica(arguments: Arguments) -> FastAPI:
         port=0,  # Ray's proxies listen
         device=arguments.device,
         precision=arguments.precision,
+        runtime="torch",
         compiled=False,
         keys=arguments.keys,
         open_to_all=arguments.open_to_all,

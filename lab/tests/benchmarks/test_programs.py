@@ -55,6 +55,14 @@ def test_the_cpu_program_measures_what_is_asked_for(printed) -> None:
     ]  # fmt: skip
 
 
+def test_the_cpu_program_compares_runtimes(printed) -> None:
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    (result,) = printed(cpu.main, ["--only", "runtime-stoch-1-float32"])
+    assert "OpenVINO, float32" in result.ours
+    assert "torch, float32" in result.reference
+    assert result.value > 0
+
+
 @pytest.mark.parametrize(
     "wrong", [lambda logits: logits.roll(1, -1), lambda logits: logits * torch.nan]
 )

@@ -10,7 +10,7 @@ from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
 from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod, method_type
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
-from eulerlora.nn.runtime import Runtime
+from eulerlora.nn.runtime import TorchRuntime
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import SettingsError
@@ -101,7 +101,7 @@ def test_rows_of_several_passes_have_the_answers_of_one(
     method: MethodSettings, images: Tensor, max_rows: int
 ) -> None:
     draws = (DRAWS[0].model_copy(update={"views": 8}), *DRAWS[1:])
-    runtime = Runtime(network_of(method), CPU)
+    runtime = TorchRuntime(network_of(method), CPU)
     outputs = []
     for runtime.max_rows_per_pass in (1000, max_rows):
         outputs.append(predict_images(runtime, images, draws))
@@ -142,7 +142,7 @@ def test_a_checkpoint_stores_the_method_and_its_tensors(
 @each_method
 def test_bfloat16_keeps_the_probabilities(method: MethodSettings, images: Tensor) -> None:
     draws = [draw.model_copy(update={"seed": 1}) for draw in DRAWS]
-    rounded = Runtime(network_of(method), CPU, RuntimeSettings(precision="bfloat16"))
+    rounded = TorchRuntime(network_of(method), CPU, RuntimeSettings(precision="bfloat16"))
     actual, expected = (predict_rows(part, images, draws) for part in (rounded, network_of(method)))
     for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one.exp(), other.exp(), rtol=0, atol=0.06)

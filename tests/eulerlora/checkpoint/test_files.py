@@ -32,7 +32,7 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.weights import read_backbone_weights, tensors_sha256
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import Runtime
+from eulerlora.nn.runtime import TorchRuntime
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, StorageError
 from tests.checkpoint_files import write_config
@@ -416,7 +416,7 @@ def test_the_stored_probabilities_are_those_that_the_model_predicts(
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_an_intact_model_has_no_fault(checkpoint: Checkpoint, known, precision: str) -> None:
     settings = RuntimeSettings(precision=precision)
-    runtime = Runtime(checkpoint.network, torch.device("cpu"), settings)
+    runtime = TorchRuntime(checkpoint.network, torch.device("cpu"), settings)
     assert known.fault(predict_known_answer(runtime, known.pixels), precision) is None
 
 

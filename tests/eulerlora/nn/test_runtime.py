@@ -11,7 +11,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from eulerlora.nn.method import COEFFICIENTS, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
-from eulerlora.nn.runtime import Runtime, max_rows_per_pass
+from eulerlora.nn.runtime import TorchRuntime, max_rows_per_pass
 from eulerlora.settings import Draw, RuntimeSettings
 from tests.conftest import TINY_BACKBONE, predict_rows, random_backbone, random_network
 
@@ -30,7 +30,7 @@ def inputs_of(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, RowDraws
 
 def test_bfloat16_rounds_the_products_of_blocks_but_not_patches_norms_positions_and_heads() -> None:
     network = random_network()
-    Runtime(network, CPU, RuntimeSettings(precision="bfloat16"))
+    TorchRuntime(network, CPU, RuntimeSettings(precision="bfloat16"))
     unrounded = {name for name, p in network.named_parameters() if p.dtype == torch.float32}
     excluded = ("conv_proj", "ln", "pos_embedding", "class_token", "heads")
     assert unrounded == {
@@ -48,7 +48,7 @@ def test_a_large_bias_of_the_keys_costs_no_digits_in_bfloat16() -> None:
             biased(*arguments), network(*arguments), rtol=0, atol=1e-3
         )
         expected, actual = (
-            Runtime(one, CPU, RuntimeSettings(precision="bfloat16"))(*arguments)
+            TorchRuntime(one, CPU, RuntimeSettings(precision="bfloat16"))(*arguments)
             for one in (network, biased)
         )
     assert torch.equal(actual, expected)
@@ -57,7 +57,7 @@ def test_a_large_bias_of_the_keys_costs_no_digits_in_bfloat16() -> None:
 def test_attention_by_distance_keeps_the_bias_of_the_keys_in_bfloat16() -> None:
     l2 = TINY_BACKBONE.model_copy(update={"attention": "l2"})
     network = random_network(backbone=random_backbone(l2))
-    Runtime(network, CPU, RuntimeSettings(precision="bfloat16"))
+    TorchRuntime(network, CPU, RuntimeSettings(precision="bfloat16"))
     (block, *_) = network.backbone.encoder.blocks()
     assert block.self_attention.in_proj_bias.chunk(3)[1].count_nonzero() > 0
 
@@ -67,7 +67,7 @@ def test_bfloat16_leaves_the_embeddings_of_patches_in_float32() -> None:
     contrast = slice(2 * network.backbone.settings.width, None)  # a function of the patches alone
     with torch.inference_mode():
         exact = network.outputs(*inputs_of(network)).features[:, contrast]
-        rounded = Runtime(network, CPU, RuntimeSettings(precision="bfloat16"))
+        rounded = TorchRuntime(network, CPU, RuntimeSettings(precision="bfloat16"))
         actual = rounded.outputs(*inputs_of(network)).features[:, contrast]
     assert torch.equal(actual, exact)
 
@@ -85,7 +85,7 @@ def test_bfloat16_leaves_the_embeddings_of_patches_in_float32() -> None:
 def test_a_compiled_network_has_the_logits_of_the_plain_one(precision: str, compiler: str) -> None:
     network = random_network()
     settings = RuntimeSettings.model_validate({"precision": precision, "compiler": compiler})
-    compiled = Runtime(copy.deepcopy(network), CPU, settings)
+    compiled = TorchRuntime(copy.deepcopy(network), CPU, settings)
     with torch.inference_mode():
         expected, actual = network(*inputs_of(network)), compiled(*inputs_of(network))
     assert actual.shape == expected.shape
@@ -110,7 +110,7 @@ def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
         return outputs(images, rows, draws)
 
     monkeypatch.setattr(network, "outputs", counted)
-    runtime = Runtime(network, CPU)
+    runtime = TorchRuntime(network, CPU)
     with torch.inference_mode():
         actual = runtime(*inputs_of(network))
     assert passes == [2, 6, 2]  # two passes of 5 rows would cut the second image
@@ -143,7 +143,7 @@ def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_gi
         return network.outputs(images, rows, draws)
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
-    runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
+    runtime = TorchRuntime(network, CPU, RuntimeSettings(compiler="eager"))
     with torch.inference_mode():
         torch.testing.assert_close(runtime(*inputs_of(network)), network(*inputs_of(network)))
         runtime(*inputs_of(network))
@@ -159,7 +159,7 @@ def test_views_need_no_further_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
         return network.outputs(images, rows, draws)
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
-    runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
+    runtime = TorchRuntime(network, CPU, RuntimeSettings(compiler="eager"))
     images, *_ = inputs_of(network)
     draw = Draw(mode="stoch", samples=4, views=8)
     viewed = Rows.of([4], 2).with_views(images[:1], torch.arange(8))
@@ -175,7 +175,7 @@ def test_a_compiled_network_runs_more_rows_of_an_image_than_the_largest_graph_ha
 ) -> None:
     monkeypatch.setattr("eulerlora.nn.runtime._ROW_COUNTS", (1, 2, 4, 8, 16, 32))
     network = random_network()
-    runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
+    runtime = TorchRuntime(network, CPU, RuntimeSettings(compiler="eager"))
     images, *_ = inputs_of(network)
     draws = network.draw_rows([Draw(mode="stoch", samples=rows // 2, seed=1)])
     arguments = images[:1], Rows.of([rows // 2], 2), draws
@@ -191,7 +191,7 @@ def test_a_network_that_cannot_be_compiled_once_more_is_an_error(
     monkeypatch.setattr("eulerlora.nn.runtime._MAX_GRAPHS", 2)
     torch._dynamo.reset()
     network = random_network()
-    runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
+    runtime = TorchRuntime(network, CPU, RuntimeSettings(compiler="eager"))
     with torch.inference_mode(), pytest.raises(FailOnRecompileLimitHit):
         runtime(*inputs_of(network))
 

@@ -23,6 +23,10 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign, verifier
 from eulerlora.checkpoint.weights import CARD_FILE
+from eulerlora.nn.method import RowDraws
+from eulerlora.nn.network import NetworkOutput
+from eulerlora.nn.rows import Rows
+from eulerlora.nn.runtime import Runtime
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PRECISIONS
@@ -121,6 +125,39 @@ def test_a_model_is_served_in_the_requested_precision(
     assert pointers.isdisjoint(weight.data_ptr() for weight in frozen_weights(rounded.model))
     details = TestClient(app_of(rounded.served)).get("/models/second").json()
     assert (details["precision"], details["precision_reason"]) == ("bfloat16", reason)
+
+
+def test_a_model_is_served_by_the_requested_runtime(
+    save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    folder = save("first", seed=1)
+    with caplog.at_level("INFO"):
+        served = load(folder, (), runtime="openvino")
+    assert gives_known_answer(served)
+    assert served.model.revision == load(folder, ()).model.revision
+    assert "model first: runtime openvino: set by the user" in caplog.text
+    details = model_details(served.served, ServiceSettings())
+    assert (details.runtime, details.runtime_reason) == ("openvino", "set by the user")
+
+
+def test_the_known_answer_is_that_of_the_chosen_runtime(
+    save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    outputs = Runtime.outputs
+
+    def wrong(runtime: Runtime, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+        output = outputs(runtime, images, rows, draws)
+        if runtime.name == "torch":
+            return output
+        return output._replace(logits=-output.logits)
+
+    monkeypatch.setattr(Runtime, "outputs", wrong)
+    folder = save("first", seed=1)
+    load(folder, ())
+    with pytest.raises(CheckpointError, match="known answer"):
+        load(folder, (), runtime="openvino")
 
 
 def test_thresholds_of_another_precision_are_a_warning_in_the_log(

@@ -40,6 +40,7 @@ def test_the_list_has_name_revision_classes_and_default(client, model) -> None:
                 "source": None,
                 "classes": ["bkl", "mel", "nv"],
                 "precision": "float32",
+                "runtime": "torch",
                 "licence": None,
                 "default": True,
             }
@@ -53,8 +54,8 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     body = response.json()
     assert set(body) == {
         "name", "revision", "source", "classes", "adapters", "input_size", "precision",
-        "precision_reason", "image_limits", "max_body_bytes", "max_samples", "views", "thresholds",
-        "prediction_sets", "shift", "licence", "provenance",
+        "precision_reason", "runtime", "runtime_reason", "image_limits", "max_body_bytes",
+        "max_samples", "views", "thresholds", "prediction_sets", "shift", "licence", "provenance",
     }  # fmt: skip
     assert (body["name"], body["revision"]) == ("tiny", model.revision)
     assert body["classes"] == [

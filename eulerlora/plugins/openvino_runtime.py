@@ -1,0 +1,234 @@
+"""A network run by OpenVINO on a CPU (extra `openvino`, entry point `eulerlora.runtimes`).
+
+The blocks of a network become one graph, (patches, image of each row, coefficients) -> (pooled,
+features), for any number of rows and images and for every mode. Torch computes what is small: the
+embeddings of the patches, in float32 in any precision, and the heads, which may be those of any
+method.
+
+A graph is traced and converted once and kept in the user's cache folder. Whatever its origin, it is
+compared with torch before it is used.
+"""
+
+import hashlib
+import inspect
+import os
+import shutil
+import sys
+import threading
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from platformdirs import user_cache_path
+from torch import Generator, Tensor, nn
+
+import eulerlora.nn
+from eulerlora.checkpoint.files import TOLERANCES
+from eulerlora.nn.method import COEFFICIENTS, RowDraws
+from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, remove_key_biases
+from eulerlora.nn.rows import Rows
+from eulerlora.nn.runtime import Runtime
+from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora_contract.errors import EulerLoRAError, SettingsError
+from eulerlora_contract.output_files import new_folder
+from eulerlora_contract.sampling import Precision
+
+# With this package, the import of openvino and every conversion would be reported to its makers.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+import openvino  # noqa: E402
+from openvino.frontend import FrontEndManager  # noqa: E402
+from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder  # noqa: E402
+
+_GRAPH_FILE = "graph.xml"
+_KEPT_GRAPHS = 8
+"""Number of graphs in the cache; the oldest ones are removed."""
+_PRECISIONS: dict[Precision, str] = {"float32": "f32", "bfloat16": "bf16"}
+_TRACED = (Draw(mode="stoch", samples=2, seed=1), Draw(), Draw())
+"""Draws of the images of the trace."""
+_COMPARED = (Draw(), Draw(mode="stoch", seed=2))
+"""Those of the comparison with torch; the numbers of images and rows are others."""
+
+
+class OpenVinoRuntime(Runtime):
+    """Runs a network on a CPU by OpenVINO.
+
+    Args:
+        network: In float32; its method draws coefficients for the blocks, and nothing else.
+        device: The CPU.
+        settings: Without a compiler.
+        digest: Of the network's checkpoint.
+
+    Raises:
+        SettingsError: For another device or method, a compiler, and a graph that gives other
+            probabilities than torch.
+    """
+
+    name = "openvino"
+
+    def __init__(
+        self,
+        network: AdaptedVisionTransformer,
+        device: torch.device,
+        settings: RuntimeSettings,
+        digest: str,
+    ) -> None:
+        drawn = sorted(network.draw_rows(_TRACED).blocks)
+        for what, expected, got in (
+            ("the device", "cpu", device.type),
+            ("the compiler", None, settings.compiler),
+            ("draws of the blocks", [COEFFICIENTS], drawn),
+        ):
+            if got != expected:
+                raise SettingsError(f"runtime openvino: expected {what} {expected}, got {got}")
+        if settings.precision == "bfloat16":
+            remove_key_biases(network)
+        self._requests = threading.local()
+        self._graph = _checked_graph(network, settings.precision, digest)
+        super().__init__(network, device, settings)
+
+    def _pass(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+        request = getattr(self._requests, "of_thread", None)
+        if request is None:  # a request can run once at a time
+            request = self._requests.of_thread = self._graph.create_infer_request()
+        return _outputs(self.network, request, images, rows, draws)
+
+
+class _Blocks(nn.Module):
+    """The blocks of a network, of tensors."""
+
+    def __init__(self, network: AdaptedVisionTransformer) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self, patches: Tensor, image: Tensor, adapter: Tensor, coefficients: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Arguments as in `AdaptedVisionTransformer.encode`."""
+        rows, draws = Rows(image, adapter, ()), RowDraws.of_coefficients(coefficients)
+        pooled, features = self.network.encode(patches, rows, draws)
+        return pooled, features
+
+
+def _outputs(
+    network: AdaptedVisionTransformer,
+    request: openvino.InferRequest,
+    images: Tensor,
+    rows: Rows,
+    draws: RowDraws,
+) -> NetworkOutput:
+    inputs = (network.patches(images), rows.image, rows.adapter, draws.blocks[COEFFICIENTS])
+    arrays = [np.ascontiguousarray(values.detach().numpy()) for values in inputs]
+    results = request.infer(arrays, share_inputs=True)
+    pooled, features = (torch.from_numpy(values) for values in results.to_tuple())
+    return NetworkOutput(network.heads(pooled, rows.adapter, draws.head), features)
+
+
+def _checked_graph(
+    network: AdaptedVisionTransformer, precision: Precision, digest: str
+) -> openvino.CompiledModel:
+    """The compiled graph of a network, of the cache or converted.
+
+    Raises SettingsError if a converted graph gives other probabilities than torch.
+    """
+    folder = _cache_folder(network, precision, digest)
+    if folder.is_dir():
+        with suppress(RuntimeError):  # of a damaged file
+            graph = _compiled(openvino.Core().read_model(folder / _GRAPH_FILE), precision)
+            if _fault(network, graph, precision) is None:
+                return graph
+        shutil.rmtree(folder, ignore_errors=True)
+    converted = _converted(network)
+    graph = _compiled(converted, precision)
+    fault = _fault(network, graph, precision)
+    if fault is not None:
+        raise SettingsError(f"runtime openvino: {fault}; choose runtime torch")
+    _store(converted, folder)
+    return graph
+
+
+def _converted(network: AdaptedVisionTransformer) -> openvino.Model:
+    """The blocks of a network as a graph.
+
+    `openvino.convert_model` would do the same, but report it if the caller has imported
+    openvino-telemetry.
+    """
+    images, rows, draws = _inputs(network, _TRACED)
+    inputs = (network.patches(images), rows.image, rows.adapter, draws.blocks[COEFFICIENTS])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the number of rows is no constant of the trace: `_fault`
+        traced = torch.jit.trace(_Blocks(network).eval(), inputs, check_trace=False)
+        decoder = TorchScriptPythonDecoder(traced)  # the graph does not keep it alive
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        graph = frontend.convert(frontend.load(decoder))
+    graph.reshape(
+        {graph.input(index): [-1, *values.shape[1:]] for index, values in enumerate(inputs)}
+    )
+    return graph
+
+
+def _compiled(graph: openvino.Model, precision: Precision) -> openvino.CompiledModel:
+    settings = {
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
+        "ENABLE_CPU_PINNING": False,  # the kernel moves threads away from busy cores
+    }
+    return openvino.Core().compile_model(graph, "CPU", settings)
+
+
+@torch.no_grad()
+def _fault(
+    network: AdaptedVisionTransformer, graph: openvino.CompiledModel, precision: Precision
+) -> str | None:
+    """How the probabilities of a graph differ from those of torch in float32, or None."""
+    arguments = _inputs(network, _COMPARED)
+    expected = network(*arguments).softmax(dim=-1)
+    outputs = _outputs(network, graph.create_infer_request(), *arguments)
+    difference = (outputs.logits.softmax(dim=-1) - expected).abs().max().item()
+    tolerance = TOLERANCES[precision]
+    if difference <= tolerance:
+        return None
+    return (
+        f"expected torch's probabilities within {tolerance}, got a difference of {difference:.2g}"
+    )
+
+
+def _inputs(
+    network: AdaptedVisionTransformer, draws: tuple[Draw, ...]
+) -> tuple[Tensor, Rows, RowDraws]:
+    """Random images with a draw for each, and their rows."""
+    size = network.backbone.settings.image_size
+    images = torch.rand(len(draws), 3, size, size, generator=Generator().manual_seed(0))
+    rows = Rows.of([draw.count for draw in draws], network.settings.adapters)
+    return images, rows, network.draw_rows(draws)
+
+
+def _cache_folder(network: AdaptedVisionTransformer, precision: Precision, digest: str) -> Path:
+    """The folder of a graph, in EULERLORA_CACHE or the user's cache folder.
+
+    Its name depends on all that the graph does: checkpoint, code and versions of the libraries.
+    """
+    sources = [*Path(*eulerlora.nn.__path__).glob("*.py"), Path(__file__)]
+    with suppress(TypeError, OSError):  # of a class without a file
+        sources.append(Path(inspect.getfile(type(network.method))))
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(sources)]
+    versions = [openvino.__version__, torch.__version__]
+    key = hashlib.sha256(repr((digest, precision, versions, digests)).encode()).hexdigest()
+    return (
+        Path(os.environ.get("EULERLORA_CACHE") or user_cache_path("eulerlora")) / "openvino" / key
+    )
+
+
+def _store(graph: openvino.Model, folder: Path) -> None:
+    """Writes a graph to a new folder; without effect if the cache cannot be written."""
+    with suppress(EulerLoRAError, OSError), new_folder(folder) as partial:
+        openvino.save_model(graph, partial / _GRAPH_FILE, compress_to_fp16=False)
+    with suppress(OSError):
+        by_age = sorted(
+            (path for path in folder.parent.iterdir() if not path.name.startswith(".")),
+            key=lambda path: path.stat().st_mtime,
+        )
+        for path in by_age[:-_KEPT_GRAPHS]:
+            shutil.rmtree(path, ignore_errors=True)
