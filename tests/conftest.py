@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,10 @@ MARGINS = DecisionMargins(
     data="synthetic",
 )
 """With the random network, images end in different rounds of `samples=auto`."""
+
+needs_openvino = pytest.mark.skipif(
+    find_spec("openvino") is None, reason="the extra openvino is not installed"
+)
 
 MakeBackbone = Callable[..., VisionTransformer]
 MakeNetwork = Callable[..., AdaptedVisionTransformer]

@@ -19,7 +19,7 @@ from eulerlora.commands import (
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora_contract.sampling import RUNTIMES
 from tests.checkpoint_files import write_config
-from tests.conftest import DET
+from tests.conftest import DET, needs_openvino
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.program import run
 
@@ -64,10 +64,10 @@ def test_json_lines_are_the_model_s_predictions(
         assert line["ood"] == bool(expected.ood[index])
 
 
+@needs_openvino
 def test_an_answer_names_the_chosen_runtime_if_it_is_not_torch(
     checkpoint_folder: Path, images: Path
 ) -> None:
-    pytest.importorskip("openvino", reason="the extra openvino is not installed")
     command = "predict", checkpoint_folder, images / "a.png", "--json", "--runtime"
     answers = []
     for runtime in RUNTIMES:

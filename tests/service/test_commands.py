@@ -22,6 +22,7 @@ from service.http.protocol import protocol_of
 from service.http.server import Address, server_config
 from service.inference.engine import ServedModel
 from service.process import described, effective_settings
+from tests.conftest import needs_openvino
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
@@ -84,10 +85,10 @@ def test_requests_whose_body_is_read_at_sigterm_are_answered_before_a_clean_exit
         assert json.loads(body)["probabilities"] == expected
 
 
+@needs_openvino
 def test_the_chosen_runtime_runs_the_network_and_is_named(
     checkpoint_folder: Path, png: bytes
 ) -> None:
-    pytest.importorskip("openvino", reason="the extra openvino is not installed")
     with serving(checkpoint_folder, "--runtime", "openvino") as server:
         server.wait_for("/readyz", 200)
         answer = server.predict(png, mode="stoch").json()

@@ -22,9 +22,9 @@ from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import Precision, RuntimeChoice
-from tests.conftest import random_network
+from tests.conftest import needs_openvino, random_network
 
-pytest.importorskip("openvino", reason="the extra openvino is not installed")
+pytestmark = needs_openvino
 
 CPU = torch.device("cpu")
 BACKBONES: dict[str, dict[str, object]] = {
