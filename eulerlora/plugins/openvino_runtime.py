@@ -18,6 +18,7 @@ import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,11 +36,17 @@ from eulerlora_contract.errors import EulerLoRAError, SettingsError
 from eulerlora_contract.output_files import new_folder
 from eulerlora_contract.sampling import Precision
 
-# With this package, the import of openvino and every conversion would be reported to its makers.
-sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+# With the first, the import of openvino and every conversion would be reported to its makers. It
+# would import the second, whose handler of logs closes the stderr of this moment.
+_modules: dict[str, Any] = sys.modules
+for _hidden in ("openvino_telemetry", "absl"):
+    _modules.setdefault(_hidden, None)
 import openvino  # noqa: E402
 from openvino.frontend import FrontEndManager  # noqa: E402
 from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder  # noqa: E402
+
+if _modules["absl"] is None:
+    del _modules["absl"]
 
 _GRAPH_FILE = "graph.xml"
 _KEPT_GRAPHS = 8

@@ -15,6 +15,7 @@ from torch import Tensor
 from eulerlora_lab.benchmarks import cpu, gpu, peers, training_step
 from eulerlora_lab.benchmarks.results import Result
 from eulerlora_lab.benchmarks.service import program
+from tests.conftest import needs_openvino
 
 Printed = Callable[[Command, list[str]], list[Result]]
 
@@ -55,8 +56,8 @@ def test_the_cpu_program_measures_what_is_asked_for(printed) -> None:
     ]  # fmt: skip
 
 
+@needs_openvino
 def test_the_cpu_program_compares_runtimes(printed) -> None:
-    pytest.importorskip("openvino", reason="the extra openvino is not installed")
     (result,) = printed(cpu.main, ["--only", "runtime-stoch-1-float32"])
     assert "OpenVINO, float32" in result.ours
     assert "torch, float32" in result.reference
