@@ -25,6 +25,7 @@ PROMISE = Promise(("mel",), 0.05, 0.95)
 HEADER = b"disposition,reasons,confirmed\n"
 
 
+SITE = Path(__file__).parents[1] / "docs" / "site.md"
 POSSIBLE = "refer target_possible"
 
 
@@ -191,3 +192,12 @@ def test_a_file_of_another_kind_is_one_clear_line(
     with pytest.raises(OutcomesError, match=rf"o\.csv.*{named}") as caught:
         read_outcomes(path, "confirmed")
     assert "\n" not in str(caught.value)
+
+
+def test_the_sample_rows_of_the_documentation_are_read(tmp_path: Path) -> None:
+    _, header, rest = SITE.read_text(encoding="utf-8").partition("lesion,disposition,")
+    rows = header + rest.partition("```")[0]
+    (tmp_path / "rows.csv").write_text("\n".join(line.strip() for line in rows.splitlines()))
+    outcomes = read_outcomes(tmp_path / "rows.csv", "confirmed")
+    summary = outcome_summary(outcomes, PROMISE)
+    assert (len(outcomes), summary.assessed) == (2, 1)
