@@ -94,7 +94,7 @@ class EulerLoRA(InferenceModel):
         Its network becomes that of the model: load the checkpoint again for another one.
         """
         chosen = choose_device(device)
-        decision = decide_precision(precision, checkpoint, chosen)
+        decision = decide_precision(precision, checkpoint.config, chosen)
         settings = RuntimeSettings(precision=decision.precision, compiler=compiler, runtime=runtime)
         return cls(checkpoint, chosen, settings, decision.reason)
 

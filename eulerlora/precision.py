@@ -10,7 +10,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from eulerlora.checkpoint.files import Checkpoint
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
@@ -47,7 +47,7 @@ class PrecisionDecision:
 
 
 def decide_precision(
-    choice: PrecisionChoice, checkpoint: Checkpoint, device: torch.device
+    choice: PrecisionChoice, config: CheckpointConfig, device: torch.device
 ) -> PrecisionDecision:
     """Chooses the precision in which to run a checkpoint on a device.
 
@@ -58,13 +58,13 @@ def decide_precision(
         missing = missing_bfloat16(device) if choice == "bfloat16" else None
         slow = "" if missing is None else f", but slow: {missing}"
         return PrecisionDecision(choice, REQUESTED + slow)
-    fault = checkpoint.config.bfloat16_fault()
+    fault = config.bfloat16_fault()
     if fault is not None:
         return PrecisionDecision("float32", fault)
-    faster = faster_precision(checkpoint.config.backbone.settings, device)
+    faster = faster_precision(config.backbone.settings, device)
     if faster.precision == "float32":
         return faster
-    changes = "; ".join(entry.summary for entry in checkpoint.config.bfloat16)
+    changes = "; ".join(entry.summary for entry in config.bfloat16)
     return PrecisionDecision("bfloat16", f"{faster.reason}; {changes}")
 
 

@@ -63,7 +63,7 @@ def test_a_chosen_precision_needs_no_record(
     slow: str,
 ) -> None:
     set_cpu(monkeypatch, capabilities)
-    decision = decide_precision(precision, checkpoint, CPU)
+    decision = decide_precision(precision, checkpoint.config, CPU)
     assert (decision.precision, decision.reason) == (precision, "set by the user" + slow)
 
 
@@ -96,14 +96,16 @@ def test_auto_is_bfloat16_where_the_cpu_has_it_and_it_changes_few_answers(
     precision: str,
 ) -> None:
     set_cpu(monkeypatch, {name: True})
-    assert decide_precision("auto", recorded(checkpoint, **counts), CPU).precision == precision
+    assert (
+        decide_precision("auto", recorded(checkpoint, **counts).config, CPU).precision == precision
+    )
 
 
 def test_auto_is_float32_for_a_checkpoint_without_a_record(
     monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
 ) -> None:
     set_cpu(monkeypatch, NATIVE)
-    assert decide_precision("auto", checkpoint, CPU).precision == "float32"
+    assert decide_precision("auto", checkpoint.config, CPU).precision == "float32"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_auto_is_float32_on_a_cpu_without_bfloat16(
     reason: str,
 ) -> None:
     set_cpu(monkeypatch, capabilities, kernels)
-    decision = decide_precision("auto", recorded(checkpoint), CPU)
+    decision = decide_precision("auto", recorded(checkpoint).config, CPU)
     assert decision.precision == "float32"
     assert reason in decision.reason
     assert training_precision("auto", checkpoint.network, CPU) == "float32"
@@ -140,7 +142,7 @@ def test_auto_is_what_is_faster_and_says_the_times(
     precision: str,
 ) -> None:
     set_cpu(monkeypatch, NATIVE, times_ms=times_ms)
-    decision = decide_precision("auto", recorded(checkpoint), CPU)
+    decision = decide_precision("auto", recorded(checkpoint).config, CPU)
     assert decision.precision == precision
     assert f"{times_ms[1]:.2f} ms in bfloat16" in decision.reason
     assert training_precision("auto", checkpoint.network, CPU) == precision
