@@ -36,8 +36,8 @@ GAUGES = Gauges(
     last_reload_successful=True,
     queue_rows=0,
     queue_items=0,
-    models={"tiny": {"revision": "sha256:1", "precision": "bfloat16"}},
-    shadow={"tiny": {"revision": "sha256:2", "precision": "bfloat16"}},
+    models={"tiny": {"revision": "sha256:1", "precision": "bfloat16", "runtime": "torch"}},
+    shadow={"tiny": {"revision": "sha256:2", "precision": "bfloat16", "runtime": "torch"}},
     sandbox={"landlock": True, "seccomp": False},
 )
 

@@ -331,7 +331,7 @@ def test_a_threshold_is_fitted_to_one_model_and_its_options() -> None:
 def test_two_entries_of_evidence_for_the_same_options_are_refused() -> None:
     content = default_policy().model_dump(mode="json")
     content["evidence"].append(content["evidence"][0])
-    with pytest.raises(SettingsError, match=r"one entry for stoch, 4 samples.*float32, got 2"):
+    with pytest.raises(SettingsError, match=r"one entry for stoch, 4 balanced .*float32, got 2"):
         policy_of(content, "the service")
 
 

@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.exchange.exporting import members
+from eulerlora.exchange.exporting import exported_adapters
 from eulerlora.methods.registry import build_network, method_type
 from eulerlora.nn.method import COEFFICIENTS, MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
@@ -117,7 +117,7 @@ def test_exported_members_are_the_answers_of_mode_det(
 ) -> None:
     network = random_network(method=METHODS[name])
     (det,) = predict_rows(network, image, [Draw()])
-    exported = members(Checkpoint(network, config_of(network), "sha256:0"))
+    exported = exported_adapters(Checkpoint(network, config_of(network), "sha256:0"))
     for adapter, member in enumerate(exported):
         changes = {f"blocks.{index}.down": down for index, down in enumerate(member.down)}
         expected = det_logits(plain_lora(network, adapter, changes), image)

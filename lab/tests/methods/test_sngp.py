@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.exchange.exporting import members
+from eulerlora.exchange.exporting import exported_adapters
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.method import AdapterHeads, MethodSettings
 from eulerlora.sampling.masks import AdapterSettings
@@ -128,4 +128,4 @@ def test_other_libraries_have_no_gaussian_process_heads() -> None:
         random_backbone(), AdapterSettings(), 3, method=settings_of("sngp", features=8)
     )
     with pytest.raises(SettingsError, match="sngp"):
-        members(Checkpoint(network, config_of(network), "sha256:0"))
+        exported_adapters(Checkpoint(network, config_of(network), "sha256:0"))

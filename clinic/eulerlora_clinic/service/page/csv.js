@@ -7,10 +7,11 @@ const FORMULA = /^[=+\-@\t\r\n]/; // a spreadsheet reads such a text as a formul
 const BY_URGENCY = ["routine", "failed", "retake", "refer", "unfamiliar", "urgent"];
 const PREDICTION = [
   "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold", "unfamiliar",
-  "mode", "samples", "sampler", "views", "precision", "rows", "trajectories", "seed", "model", "revision",
-  "request_id",
+  "mode", "samples", "sampler", "views", "precision", "runtime", "rows", "trajectories", "seed", "model",
+  "revision", "request_id",
 ];
 const FIGURES = ["msp", "entropy", "expected_entropy", "mutual_information"]; // not of unfamiliar images
+const DEFAULTS = { sampler: "independent", views: 1, precision: "float32", runtime: "torch" }; // left out of answers
 const QUALITY = ["width", "height", "brightness", "dark_share", "bright_share", "sharpness"];
 
 /** The CSV (RFC 4180) of items, in their order. problemOf: the problem of an item, or null.
@@ -76,7 +77,7 @@ function resultCells(result, problem) {
 }
 
 function predictionCells(prediction, figures) {
-  const values = prediction && { sampler: "independent", views: 1, precision: "float32", ...prediction };
+  const values = prediction && { ...DEFAULTS, ...prediction };
   const scores = ["energy", "feature_distance"].flatMap((name) => {
     const score = prediction?.ood_scores?.[name];
     return [[name, score?.value], [`${name}_threshold`, score?.threshold]];
