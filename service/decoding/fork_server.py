@@ -85,7 +85,9 @@ class ForkServer:
                 socket.send_fds(control, [request], [remote.fileno(), remote_status.fileno()])
             except OSError:  # the process has ended
                 with self._lock:
-                    self._control = None if self._control is control else self._control
+                    if self._control is control:
+                        self._control = None
+                        control.close()
                 raise
             remote.close()
             remote_status.close()

@@ -21,6 +21,8 @@ from service.process import effective_settings
 from tests.problems import raises_problem
 from tests.service.settings import settings_of
 
+FORKS = ForkServer()
+
 MODULE = """
 from dataclasses import replace
 
@@ -90,7 +92,7 @@ def test_a_container_has_the_result_of_the_image_inside_if_it_is_switched_on(
     install("json")
     accepted = settings_of("images", wrapped=True)
     declared = Declared("application/wrapped", "a.wrapped")
-    decoder = DecoderPool(accepted, settings_of("decoding", workers=1), forks=ForkServer())
+    decoder = DecoderPool(accepted, settings_of("decoding", workers=1), forks=FORKS)
 
     async def results() -> list[DecodedInput | BaseException]:
         await decoder.start()

@@ -39,6 +39,21 @@ INPUT = Preprocessing(size=SIZE)
 FAULTY_SETTINGS = settings_of("decoding", workers=2, timeout_s=6.0, cpu_s=0.2)
 TIMEOUT_S = 120
 UNRESTRICTED = ForkServer("tests.service.decoding.unrestricted")
+ENDED = ForkServer("tests.service.decoding.unrestricted")
+
+
+class FailingForks(ForkServer):
+    """A fork server that raises faults first."""
+
+    faults: Iterator[Exception] = iter(())
+
+    def fork(self, request: bytes) -> Any:
+        for fault in self.faults:
+            raise fault
+        return super().fork(request)
+
+
+FAILING = FailingForks()
 RUNNER = asyncio.Runner()  # the decoders of all tests use one event loop
 
 
@@ -489,21 +504,21 @@ def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:
 
 def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
     monkeypatch.setattr("service.decoding.pool._RESTART_DELAY_S", 0.01)
-    faults = iter(())
-
-    class FailingForks(ForkServer):
-        def fork(self, request: bytes) -> Any:
-            for fault in faults:
-                raise fault
-            return super().fork(request)
-
-    decoder = DecoderPool(LIMITS, settings_of("decoding", workers=1), forks=FailingForks())
+    decoder = DecoderPool(LIMITS, settings_of("decoding", workers=1), forks=FAILING)
     RUNNER.run(decoder.start())
     processes = [psutil.Process(one.pid) for one in decoder._idle[False]]
-    faults = iter([RuntimeError("a decoder process did not start"), OSError("no memory")])
+    FAILING.faults = iter([RuntimeError("a decoder process did not start"), OSError("no memory")])
     for process in processes:
         process.kill()
         process.wait(TIMEOUT_S)
     assert decode_with(decoder, png).warnings == ()
     assert "cannot start a decoder process: no memory" in caplog.text
     decoder.close()
+
+
+def test_the_socket_to_a_fork_server_that_has_ended_is_closed() -> None:
+    control = ENDED.start()
+    control.shutdown(socket.SHUT_RDWR)  # it ends, as after a kill
+    with pytest.raises(OSError):
+        ENDED.fork(b"{}")
+    assert control.fileno() == -1
