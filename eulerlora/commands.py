@@ -36,7 +36,6 @@ DEFAULT_NAME = "default"
 """The embedded checkpoint, wherever a checkpoint is expected; `./default` is a folder."""
 
 PRECISION_CHOICES = (AUTO, *PRECISIONS)
-RUNTIME_CHOICES = (AUTO, *RUNTIMES)
 _BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
 _COLUMNS = (
@@ -110,6 +109,13 @@ def _set_max_pixels(_context: click.Context, _option: click.Parameter, pixels: i
         os.environ[MAX_PIXELS_VARIABLE] = str(pixels)  # also of worker processes
 
 
+runtime_option = click.option(
+    "--runtime",
+    type=click.Choice((AUTO, *RUNTIMES)),
+    default="torch",
+    show_default=True,
+    help="Library that runs the network; auto: openvino if it is installed and faster here.",
+)
 max_pixels_option = click.option(
     "--max-pixels",
     type=click.IntRange(min=1),
@@ -155,13 +161,7 @@ max_pixels_option = click.option(
     show_default=True,
     help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
-@click.option(
-    "--runtime",
-    type=click.Choice(RUNTIME_CHOICES),
-    default="torch",
-    show_default=True,
-    help="Library that runs the network; auto: openvino if it is installed and faster here.",
-)
+@runtime_option
 @max_pixels_option
 def predict_command(
     checkpoint: Path,

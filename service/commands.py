@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, RUNTIME_CHOICES, configure_openmp
+from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, configure_openmp, runtime_option
 from eulerlora_contract.processes import protect_memory
 from eulerlora_contract.program import PATH
 from service.decoding.fork_server import FORK_SERVER
@@ -65,13 +65,7 @@ class _ServeCommand(click.Command):
     show_default=True,
     help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
-@click.option(
-    "--runtime",
-    type=click.Choice(RUNTIME_CHOICES),
-    default="torch",
-    show_default=True,
-    help="Library that runs the network; auto: openvino if it is installed and faster here.",
-)
+@runtime_option
 @click.option("--compile", "compiled", is_flag=True, help="Compile the network; starts slower.")
 @click.option(
     "--log-format",
