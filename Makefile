@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 PORT ?= 8000
-WORKERS ?= 2
+# Of the tests; one more than cores, since tests of servers and processes wait.
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 

@@ -48,6 +48,7 @@ def run_server(app: ASGIApp, protocol: Any = None, trusted_proxies: str = "") ->
     protocol: by default with long timeouts.
     """
     config = server_config(app, protocol or protocol_of(LONG_TIMEOUTS), trusted_proxies)
+    config.timeout_graceful_shutdown = 1  # the test has ended: a delayed response is not sent
     server = uvicorn.Server(config)
     with Address("127.0.0.1").listen() as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
