@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.nn.device import upload_stack
 from eulerlora.nn.network import FEATURES_PER_WIDTH, AdaptedVisionTransformer, predict_images
 from eulerlora.nn.runtime import Runtime, predict_adaptively
 from eulerlora.precision import decide_runtime
@@ -97,7 +98,7 @@ class InferenceModel:
         parts: list[list[Trajectories]] = [[] for _ in options]
         remaining = iter(inputs)
         while batch := list(itertools.islice(remaining, size)):
-            pixels = torch.stack([image for image, _ in batch]).to(self.device)
+            pixels = upload_stack([image for image, _ in batch], self.device)
             seeds = [seed for _, seed in batch]
             for choice, of_choice in zip(options, parts, strict=True):
                 step = batch_size or self._images_per_pass(choice)

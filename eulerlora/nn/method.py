@@ -23,6 +23,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.nn.attention import adapted_attention
+from eulerlora.nn.device import upload
 from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings, det_coefficients
 from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_contract.settings import Settings
@@ -68,7 +69,7 @@ class RowDraws:
 
     def to(self, images: Tensor) -> "RowDraws":
         """Moves the draws to the device and type of the images."""
-        return self._mapped(lambda values: values.to(images))
+        return self._mapped(lambda values: upload(values, images.device).to(images))
 
     def rows(self, rows: slice | Tensor) -> "RowDraws":
         """Selects rows by their positions."""

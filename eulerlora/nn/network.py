@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from eulerlora.images.preprocess import normalise
 from eulerlora.nn.attention import DistanceAttention, SelfAttention, projected_attention
 from eulerlora.nn.backbone import EncoderBlock, LayerScale, VisionTransformer
+from eulerlora.nn.device import download
 from eulerlora.nn.method import AnyMethod, AttentionAdapters, BlockAdapters, BlockRows, RowDraws
 from eulerlora.nn.rows import DistinctRows, Rows, ViewedRows, view_order
 from eulerlora.sampling.masks import AdapterSettings
@@ -301,15 +302,14 @@ def predict_images(
     drawn = network.draw_rows(draws).to(images)
     output = network.outputs(seen.images, seen.rows.to(images.device), drawn)
     counts = [adapters * draw.count for draw in draws]
-    logits = output.logits.to("cpu", torch.float64).split(counts)
-    features = output.features.to("cpu", torch.float32).split(counts)
+    logits, features = download(*output)
     return [
         Trajectories.of(
-            (of_logits / temperatures[draw.mode]).view(1, adapters, draw.count, -1),
+            (of_logits.double() / temperatures[draw.mode]).view(1, adapters, draw.count, -1),
             of_features.view(1, adapters, draw.count, -1),
             of_views.view(1, adapters, draw.count),
         )
         for draw, of_logits, of_features, of_views in zip(
-            draws, logits, features, views, strict=True
+            draws, logits.split(counts), features.split(counts), views, strict=True
         )
     ]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from eulerlora.nn.device import upload
 from eulerlora.settings import Draw
 
 __all__ = [
@@ -75,10 +76,10 @@ class Rows:
         (image, view), of_row = torch.stack([self.image, views]).unique_consecutive(
             return_inverse=True, dim=1
         )
-        image, view = image.to(images.device), view.to(images.device)
+        image, view = upload(image, images.device), upload(view, images.device)
         of_region = images[image]
         if images.ndim == 5:
-            of_region = images[image, torch.tensor(VIEW_REGIONS, device=images.device)[view]]
+            of_region = images[image, upload(torch.tensor(VIEW_REGIONS), images.device)[view]]
         seen = of_views(of_region, view)
         return ViewedRows(seen, self._of_images(of_row))
 
@@ -98,7 +99,7 @@ class Rows:
 
     def to(self, device: torch.device) -> "Rows":
         """Returns the same rows with their indices on `device`."""
-        return Rows(self.image.to(device), self.adapter.to(device), self.counts)
+        return Rows(upload(self.image, device), upload(self.adapter, device), self.counts)
 
     def split(self, max_rows: int) -> Iterator["RowPart"]:
         """Yields parts of whole images with at most `max_rows` rows, or one image with more."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.inference import InferenceModel
+from eulerlora.nn.device import stream_of_thread, upload_stack
 from eulerlora.nn.network import predict_images
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
@@ -119,9 +120,10 @@ class ServedModel:
         model = self.model
 
         def run() -> list[Trajectories]:
-            pixels = torch.stack([item.pixels for item in items]).to(model.device)
-            draws = [item.draw for item in items]
-            return predict_images(model.runtime, pixels, draws, model.config.temperatures)
+            with stream_of_thread(model.device):
+                pixels = upload_stack([item.pixels for item in items], model.device)
+                draws = [item.draw for item in items]
+                return predict_images(model.runtime, pixels, draws, model.config.temperatures)
 
         return _with_device_errors(run)
 

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _Item = TypeVar("_Item")
 
 _MAX_WORKERS = 4  # more threads compete for the interpreter's lock
+_CUDA_WORKERS = 2  # while the device computes one batch, the next one is drawn and uploaded
 _CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 
 
@@ -61,10 +62,12 @@ def worker_count(device: torch.device, compiler: str | None) -> int:
 
     On a CPU, several batches with few cores each have a higher throughput than one batch with all
     cores, which must synchronise after every operation. A compiled network is specialised for one
-    number of cores.
+    number of cores, and its CUDA graphs belong to one thread.
     """
-    if device.type != "cpu" or compiler is not None:
+    if compiler is not None:
         return 1
+    if device.type != "cpu":
+        return _CUDA_WORKERS
     return min(torch.get_num_threads(), _MAX_WORKERS)
 
 

@@ -255,15 +255,16 @@ def test_a_pass_is_not_hung_because_the_process_was_suspended(monkeypatch) -> No
         assert values_of([blocked]) == [6]
 
 
-def test_a_cpu_has_a_worker_per_core_but_one_for_a_compiled_network(
+def test_a_cpu_has_a_worker_per_core_and_a_gpu_two_but_one_for_a_compiled_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cpu = torch.device("cpu")
     for cores, workers in ((1, 1), (2, 2), (64, 4)):
         monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
         assert worker_count(cpu, None) == workers
-        assert worker_count(cpu, "inductor") == 1
-        assert worker_count(torch.device("cuda"), None) == 1
+    cuda = torch.device("cuda")
+    assert worker_count(cpu, "inductor") == worker_count(cuda, "inductor") == 1
+    assert worker_count(cuda, None) == 2
 
 
 def test_a_single_pass_gets_all_cores_and_concurrent_ones_an_equal_part() -> None:
