@@ -48,6 +48,10 @@ from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder  # noq
 if _modules["absl"] is None:
     del _modules["absl"]
 
+_CORE = openvino.Core()
+"""The only one, never freed. Each gives its thread a stack for signals and unmaps it in the end; if
+another came later, the thread may get it back, and the next signal ends the process.
+"""
 _GRAPH_FILE = "graph.xml"
 _KEPT_GRAPHS = 8
 """Number of graphs in the cache; the oldest ones are removed."""
@@ -142,7 +146,7 @@ def _checked_graph(
     folder = _cache_folder(network, precision, digest)
     if folder.is_dir():
         with suppress(RuntimeError):  # of a damaged file
-            graph = _compiled(openvino.Core().read_model(folder / _GRAPH_FILE), precision)
+            graph = _compiled(_CORE.read_model(folder / _GRAPH_FILE), precision)
             if _fault(network, graph, precision) is None:
                 return graph
         shutil.rmtree(folder, ignore_errors=True)
@@ -182,7 +186,7 @@ def _compiled(graph: openvino.Model, precision: Precision) -> openvino.CompiledM
         "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
         "ENABLE_CPU_PINNING": False,  # the kernel moves threads away from busy cores
     }
-    return openvino.Core().compile_model(graph, "CPU", settings)
+    return _CORE.compile_model(graph, "CPU", settings)
 
 
 @torch.no_grad()
