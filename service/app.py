@@ -89,7 +89,9 @@ def create_app(
         models,
         settings,
         lifecycle.decoder,
-        DecodingSlots(settings.decoding.workers, settings.decoding.background_workers, quota),
+        DecodingSlots(
+            settings.decoding.foreground_workers, settings.decoding.background_workers, quota
+        ),
         queue,
         [*extensions.values(), shadow],
     )

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from eulerlora.cpu import available_cpus
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.image_formats import SizeLimits
 from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES
@@ -41,6 +42,7 @@ _SERVICE_LINK = re.compile(
 """A variable NAME=VALUE that Kubernetes sets in every pod for a service of its namespace; for one
 called `eulerlora-serve-svc`, the name begins as that of a setting.
 """
+_MIN_DECODERS, _MAX_DECODERS = 2, 16
 _HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
 
 
@@ -145,9 +147,9 @@ class ConnectionSettings(Settings):
 class DecodingSettings(Settings):
     """Limits on image decoding."""
 
-    workers: Annotated[int, Field(ge=1, le=64)] = 2
-    """Decoder processes, and so images decoded in parallel. Besides them, one less (at least
-    one) decode in the background.
+    workers: Annotated[int, Field(ge=0, le=64)] = 0
+    """Decoder processes, and so images decoded in parallel; 0 for half of the CPUs, but 2 to 16.
+    Besides them, one less (at least one) decode in the background.
     """
     timeout_s: _Seconds = 10
     """For one image; then the decoder is killed and the answer is 503."""
@@ -161,9 +163,14 @@ class DecodingSettings(Settings):
     """CPU time for the images of one client; then 429."""
 
     @property
+    def foreground_workers(self) -> int:
+        """Decoder processes besides those in the background."""
+        return self.workers or min(max(_MIN_DECODERS, available_cpus() // 2), _MAX_DECODERS)
+
+    @property
     def background_workers(self) -> int:
         """Further decoder processes, which run when no other process needs the processor."""
-        return max(1, self.workers - 1)
+        return max(1, self.foreground_workers - 1)
 
     def cpu_budget_s(self, file_bytes: int) -> float:
         return self.cpu_s + self.cpu_s_per_megabyte * file_bytes / 1e6

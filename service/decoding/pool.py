@@ -273,10 +273,11 @@ class DecoderPool:
         self._idled = asyncio.Event()
         self._renewing = {False: 0, True: 0}
         self._permits = {
-            False: asyncio.Semaphore(settings.workers),
+            False: asyncio.Semaphore(settings.foreground_workers),
             True: asyncio.Semaphore(settings.background_workers),
         }
-        self._threads = ThreadPoolExecutor(settings.workers, "decoder")
+        self._threads = ThreadPoolExecutor(settings.foreground_workers, "decoder")
+        self._max_workers = settings.foreground_workers + _MAX_SPARE
         self._tasks: set[asyncio.Task[Any]] = set()
         self._decoded = 0
         self._passed_test = False
@@ -296,7 +297,8 @@ class DecoderPool:
     async def _start_workers(self) -> None:
         self._running = True
         settings = self._settings
-        kinds = [False] * (settings.workers + _SPARE) + [True] * settings.background_workers
+        kinds = [False] * (settings.foreground_workers + _SPARE)
+        kinds += [True] * settings.background_workers
         await asyncio.gather(*(self._add_worker(in_background) for in_background in kinds))
         level = logging.WARNING if self.sandbox.missing else logging.INFO
         logger.log(level, "decoders: %s", self.sandbox)
@@ -404,7 +406,7 @@ class DecoderPool:
         foreign = [worker for worker in idle if worker not in own + unused]
         if foreign and not own and len(unused) <= 1 and not self._renewing[in_background]:
             size = sum(worker.in_background == in_background for worker in self._workers)
-            can_grow = not in_background and size < self._settings.workers + _MAX_SPARE
+            can_grow = not in_background and size < self._max_workers
             replaced = None if can_grow else foreign[0]
             if replaced is not None:
                 idle.remove(replaced)

@@ -7,7 +7,7 @@ import pytest
 
 from eulerlora_contract.errors import SettingsError
 from service.process import effective_settings
-from service.settings import ServiceSettings
+from service.settings import DecodingSettings, ServiceSettings
 
 
 def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:
@@ -86,3 +86,14 @@ def test_an_unlimited_number_of_open_files_does_not_limit_connections(monkeypatc
     monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
     settings = effective_settings()
     assert settings.connections.connections_within_file_limit() > 10**9
+
+
+@pytest.mark.parametrize(
+    ("set_to", "cpus", "workers"),
+    [(0, 1, 2), (0, 5, 2), (0, 8, 4), (0, 128, 16), (3, 128, 3)],
+)
+def test_half_of_the_cpus_may_decode_unless_a_number_is_set(
+    set_to: int, cpus: int, workers: int, monkeypatch
+) -> None:
+    monkeypatch.setattr("service.settings.available_cpus", lambda: cpus)
+    assert DecodingSettings(workers=set_to).foreground_workers == workers
