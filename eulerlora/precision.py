@@ -186,7 +186,8 @@ def _block_times_ms(
         network = build_network(backbone, AdapterSettings(adapters=2), 2).eval()
         network.initialise(torch.Generator().manual_seed(0))
         stored: Precision = "float32" if of_training else precision
-        runtime = TorchRuntime(network, device, RuntimeSettings(precision=stored))
+        without_graphs = RuntimeSettings(precision=stored, graphs=False)
+        runtime = TorchRuntime(network, device, without_graphs)
         draws = runtime.draw_rows([draw]).to(image)
         if not of_training:
             return torch.inference_mode()(lambda: runtime(image, rows, draws))

@@ -188,11 +188,14 @@ class RuntimeSettings(Settings):
         compiler: A backend of torch.compile, such as "inductor", which uses CUDA graphs on a CUDA
             device; the first batch of each size is then slow. None disables compilation.
         runtime: The library that runs it; `auto` is the faster one (`eulerlora.precision`).
+        graphs: Without a compiler, record the passes of some row counts and replay them
+            (`eulerlora.nn.graphs`). None: on a CUDA device only.
     """
 
     precision: Precision = "float32"
     compiler: str | None = None
     runtime: RuntimeChoice = "torch"
+    graphs: bool | None = None
 
 
 DEFAULT_RUNTIME = RuntimeSettings()

@@ -72,8 +72,8 @@ def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     channels = zip(preprocessing.mean, preprocessing.std, strict=True)
     if all(channel == (0, 1) for channel in channels):
         return images
-    mean, std = (
-        torch.tensor(values, device=images.device).view(3, 1, 1)
+    mean, std = (  # made on the device: a CUDA graph can hold no copy from the CPU
+        torch.stack([torch.full((1, 1), value, device=images.device) for value in values])
         for values in (preprocessing.mean, preprocessing.std)
     )
     return (images - mean) / std

@@ -16,6 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from eulerlora.nn.graphs import Forward, RecordedPasses, recorder_of
 from eulerlora.nn.method import RowDraws, padded
 from eulerlora.nn.network import (
     AdaptedVisionTransformer,
@@ -34,10 +35,9 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import RuntimeName
 
 _ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
-"""Row counts for which a network is compiled; a pass is padded to the next of them."""
-
-_CUDA_ROW_COUNTS = (*_ROW_COUNTS, 192, 256, 384, 512)
-"""The same on a CUDA device."""
+"""Row counts for which a network is compiled or recorded; a pass is padded to the next of them.
+With more rows, a GPU is busy without a graph.
+"""
 
 _MAX_GRAPHS = 1_000
 """Number of graphs that a process may compile, of all networks together; one more is an error.
@@ -61,8 +61,6 @@ network once per pass costs more than the cache saves.
 
 _ENTRY_POINTS = "eulerlora.runtimes"
 """The group of the runtimes of other libraries; an entry point has the name of its runtime."""
-
-_Forward = Callable[[Tensor, Rows, RowDraws], NetworkOutput]
 
 
 class Runtime(ABC):
@@ -119,7 +117,7 @@ class TorchRuntime(Runtime):
     """Runs a network by torch.
 
     With a compiler, the first pass compiles the network for all row counts, and raises what torch
-    raises if it fails.
+    raises if it fails. Without one, passes on a CUDA device become graphs (`RecordedPasses`).
     """
 
     name = "torch"
@@ -132,11 +130,13 @@ class TorchRuntime(Runtime):
     ) -> None:
         super().__init__(network, device, settings)
         self._bfloat16 = settings.precision == "bfloat16"
-        self._forward: _Forward = self.network.outputs
+        self._forward: Forward = self.network.outputs
+        counts = row_counts(self.max_rows_per_pass)
         if settings.compiler is not None:
-            counts = row_counts(self.max_rows_per_pass, device)
             self.max_rows_per_pass = min(self.max_rows_per_pass, counts[-1])
             self._forward = self._compiled(settings.compiler, counts)
+        elif settings.graphs or (settings.graphs is None and device.type == "cuda"):
+            self._forward = RecordedPasses(self._forward, counts, recorder_of(device))
 
     def _pass(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
         with self._autocast():
@@ -147,9 +147,9 @@ class TorchRuntime(Runtime):
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def _compiled(self, compiler: str, counts: Sequence[int]) -> _Forward:
+    def _compiled(self, compiler: str, counts: Sequence[int]) -> Forward:
         graphs = compiler == "inductor" and self.device.type == "cuda"
-        compiled: _Forward = torch.compile(
+        compiled: Forward = torch.compile(
             self.network.outputs,
             backend=compiler,
             mode="reduce-overhead" if graphs else None,
@@ -216,10 +216,9 @@ def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -
     return max(1, int(memory * _CUDA_MEMORY_SHARE) // (4 * row_values))
 
 
-def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
-    """Row counts to compile for passes of at most `max_rows` rows."""
-    counts = _CUDA_ROW_COUNTS if device.type == "cuda" else _ROW_COUNTS
-    return counts[: bisect_left(counts, max_rows) + 1]
+def row_counts(max_rows: int) -> Sequence[int]:
+    """Row counts to compile or record for passes of at most `max_rows` rows."""
+    return _ROW_COUNTS[: bisect_left(_ROW_COUNTS, max_rows) + 1]
 
 
 def predict_adaptively(

@@ -103,7 +103,19 @@ def comparison(
     )
 
 
-def report(results: Iterable[Result], out: Path | None = None) -> None:
+@dataclass(frozen=True)
+class Failure:
+    """A measurement that failed, with the error in one line."""
+
+    name: str
+    error: str
+
+    def row(self) -> str:
+        """A row of the table with the heading `_HEADING`."""
+        return markdown_row([self.name, "", "**failed**", self.error, "", ""])
+
+
+def report(results: Iterable[Result | Failure], out: Path | None = None) -> None:
     """Prints the rows of a table as they come, and writes a JSON object for each as a line."""
     click.echo(_HEADING)
     for result in results:

@@ -1,13 +1,16 @@
-"""Time of functions in alternation, and peak memory of a process."""
+"""Time of functions in alternation, how busy a device is, and peak memory of a process."""
 
 import gc
 import multiprocessing
 import re
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import torch
 
 Work = Callable[[], object]
@@ -42,6 +45,42 @@ def alternating_seconds(
 def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+@contextmanager
+def busy_shares(device: torch.device, every_s: float) -> Iterator[list[float]]:
+    """Collects how busy a device is while the block runs, sampled at intervals.
+
+    A sample is the share of the time in which a kernel ran, by NVML, or on a CPU the share of all
+    CPUs. There are samples when the block has ended.
+
+    Raises:
+        ModuleNotFoundError: Without the package nvidia-ml-py.
+    """
+
+    def sample() -> float:
+        if device.type == "cuda":
+            return torch.cuda.utilization(device) / 100
+        percent: float = psutil.cpu_percent()
+        return percent / 100
+
+    sample()
+    shares: list[float] = []
+    ended = threading.Event()
+
+    def collect() -> None:
+        while not ended.wait(every_s):
+            shares.append(sample())
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    try:
+        yield shares
+    finally:
+        ended.set()
+        thread.join()
+    if not shares:
+        shares.append(sample())
 
 
 def in_new_process(measure: Callable[..., int], *arguments: object) -> int:

@@ -22,7 +22,7 @@ from eulerlora.precision import decide_runtime
 from eulerlora.sampling.masks import AdapterSettings, draw_trajectories, on_stacked_ranks
 from eulerlora.settings import BackboneSettings, RuntimeSettings
 from eulerlora_contract.sampling import Precision, RuntimeChoice
-from eulerlora_contract.settings import PositiveInt, Settings
+from eulerlora_contract.settings import Positive, PositiveInt, Settings
 from eulerlora_lab.benchmarks.results import Result, Side, Target, comparison
 from eulerlora_lab.benchmarks.timing import Work, alternating_seconds
 
@@ -57,6 +57,7 @@ class Sizes(Settings):
         step_repeats: Those of training steps.
         request_repeats: Those of requests.
         processes: Number of processes for each memory measurement.
+        utilisation_s: Seconds for which a pass is repeated to see how busy the device is.
     """
 
     large: NetworkSizes = NetworkSizes()
@@ -78,6 +79,7 @@ class Sizes(Settings):
     step_repeats: PositiveInt = 5
     request_repeats: PositiveInt = 45
     processes: PositiveInt = 3
+    utilisation_s: Positive = 5.0
 
 
 SMALL_NETWORK = NetworkSizes(
@@ -101,6 +103,7 @@ SMALL = Sizes(
     step_repeats=2,
     request_repeats=3,
     processes=1,
+    utilisation_s=0.1,
 )
 
 

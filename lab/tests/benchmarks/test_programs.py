@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -35,18 +36,54 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
     return run
 
 
-def test_the_gpu_program_measures_everything_on_a_cpu_too(printed, monkeypatch) -> None:
+@pytest.fixture
+def gpu_program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+    """Runs the program for GPUs on a CPU: (names of measurements) -> its end."""
     monkeypatch.setattr(training_step, "in_new_process", lambda *_: 1)  # test_training_step.py
     monkeypatch.setattr(gpu, "device_rate", lambda *_: [])  # needs a server
-    results = printed(gpu.main, ["--device", "cpu"])
-    assert len(results) == len({result.name for result in results})
-    ratios = [result for result in results if result.unit == "ratio"]
-    assert len(ratios) == len(cpu.COMPARISONS) + 2  # and the latency and the matrix product
-    assert min(result.value for result in results) > 0
-    readings = {result.name: result for result in results if result.unit != "ratio"}
-    graphs = readings["graphs, bfloat16, compiled"]
-    assert (graphs.target.bound, graphs.target.value) == ("at least", graphs.value)
-    assert [reading.unit for reading in readings.values()].count("rows/s") == graphs.value
+
+    def run(*only: str) -> Ended:
+        chosen = [word for name in only for word in ("--only", name)]
+        return CliRunner().invoke(gpu.main, ["--device", "cpu", "--small", *chosen])
+
+    return run
+
+
+def test_the_gpu_program_measures_everything_on_a_cpu_too(gpu_program) -> None:
+    done = gpu_program()
+    assert done.exit_code == 0, done.output
+    _, _, *rows = done.output.splitlines()
+    names = [row.split(" | ")[0].strip("| ") for row in rows]
+    assert len(names) == len(set(names))
+    assert names[0] == "first passes of all row counts, bfloat16, plain"
+    for kind in ("plain", "recorded", "compiled"):
+        assert (
+            sum(name.startswith("passes of ") and name.endswith(kind) for name in names)
+            == 4
+            + (
+                kind == "compiled"  # a plain ViT, compiled
+            )
+            * 4
+        )
+    assert sum("utilisation" in name for name in names) == 4 + (find_spec("timm") is not None)
+    assert sum("trajectories, 1 image" in name for name in names) == 2
+
+
+def test_a_measurement_that_fails_has_its_error_in_a_row_and_the_next_one_runs(
+    gpu_program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no compiler\nfor this device")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    done = gpu_program("backbone", "latency")
+    assert done.exit_code == 1
+    failed, latency, error = done.output.splitlines()[2:]
+    assert failed.startswith(
+        "| backbone |  | **failed** | RuntimeError: no compiler for this device"
+    )
+    assert "4 trajectories / 1 trajectory" in latency
+    assert error == "Error: failed: backbone"
 
 
 def test_the_cpu_program_measures_what_is_asked_for(printed) -> None:
@@ -67,13 +104,13 @@ def test_the_cpu_program_compares_runtimes(printed) -> None:
 @pytest.mark.parametrize(
     "wrong", [lambda logits: logits.roll(1, -1), lambda logits: logits * torch.nan]
 )
-def test_nothing_is_timed_if_an_implementation_is_wrong(wrong, monkeypatch) -> None:
+def test_an_implementation_that_is_wrong_is_not_timed(wrong, gpu_program, monkeypatch) -> None:
     original = gpu.naive_logits
     monkeypatch.setattr(gpu, "naive_logits", lambda *inputs: wrong(original(*inputs)))
-    monkeypatch.setattr(gpu, "report", lambda _: pytest.fail("it was timed"))
-    completed = CliRunner().invoke(gpu.main, ["--device", "cpu", "--small"])
-    assert completed.exit_code == 1
-    assert completed.output.endswith("wrong probabilities: float32, naive loop\n")
+    done = gpu_program("naive-float32")
+    assert done.exit_code == 1
+    assert "WrongProbabilities: a probability differs by" in done.output
+    assert " ms" not in done.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

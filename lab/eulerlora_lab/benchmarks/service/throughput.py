@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from eulerlora_contract.sampling import MODES, Mode
+from eulerlora_lab.benchmarks.device_engine import utilisation
 from eulerlora_lab.benchmarks.results import Result, Side, at_least, at_most, comparison
 from eulerlora_lab.benchmarks.service.load import (
     REQUEST_SAMPLES,
@@ -43,6 +44,7 @@ _MIN_RATIO = at_least(0.90)
 _MIN_AUTO = at_least(1.9)
 _MAX_ADDED = at_most(0.002)
 _WARMUP_REQUESTS = 20
+_UTILISATION_EVERY_S = 0.5
 _REFERENCES: dict[_Source, str] = {
     "decoded": "the engine alone, images decoded beforehand",
     "files": "the engine alone, which decodes each batch before it runs it",
@@ -107,13 +109,16 @@ def device_rate(plan: ServicePlan, device: torch.device) -> Iterator[Result]:
             requests = [post(image, parameters=parameters(mode)) for image in images]
             count = plan.responses[mode]
             closed_loop(server.port, requests, plan.clients, count)  # warm-up
-            loads = [
-                closed_loop(server.port, requests, plan.clients, count) for _ in range(plan.runs)
-            ]
-            rates = [load.rate for load in loads]
             name = f"service, mode {mode}, bfloat16, with decoding"
+            with utilisation(name, device, _UTILISATION_EVERY_S) as busy:
+                loads = [
+                    closed_loop(server.port, requests, plan.clients, count)
+                    for _ in range(plan.runs)
+                ]
+            rates = [load.rate for load in loads]
             ours = f"HTTP, {plan.clients} clients, the embedded checkpoint"
             yield Result(name, ours, median(rates), rates, "answers/s")
+            yield from busy
 
 
 def triage_throughput(plan: ServicePlan) -> Iterator[Result]:
