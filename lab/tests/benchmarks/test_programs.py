@@ -125,6 +125,7 @@ def test_a_missing_gpu_is_an_error() -> None:
         ("throughput", 4),
         ("triage", 1),
         ("lone-request", 4),
+        ("front", 6),
         ("overload", 3),
         ("attackers", 24),
         ("busy-connections", 3),

@@ -7,6 +7,7 @@ import click
 
 from eulerlora_lab.benchmarks.results import Result, report
 from eulerlora_lab.benchmarks.service.fairness import attackers, busy_connections
+from eulerlora_lab.benchmarks.service.front import front
 from eulerlora_lab.benchmarks.service.overload import overload
 from eulerlora_lab.benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE, ServicePlan
 from eulerlora_lab.benchmarks.service.throughput import lone_request, throughput, triage_throughput
@@ -15,6 +16,7 @@ _MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
     "throughput": throughput,
     "triage": triage_throughput,
     "lone-request": lone_request,
+    "front": front,
     "overload": overload,
     "attackers": attackers,
     "busy-connections": busy_connections,
