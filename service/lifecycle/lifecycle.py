@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeVar
 
+import torch
 from starlette.types import Scope
 from torch import Tensor
 
@@ -194,6 +195,9 @@ class Lifecycle:
                         await checked.warm_up(infer, self._settings.max_batch_rows)
                     if self._sources:
                         parts.enter_context(_frozen_gc())
+                    # Of this thread, which makes the answers: at each small product of matrices, a
+                    # second thread would be woken up and waited for.
+                    torch.set_num_threads(1)
                     self.serve(models)
                     self.on_ready()
                     self._started.set()

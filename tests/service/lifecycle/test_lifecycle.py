@@ -136,6 +136,19 @@ async def test_the_service_is_ready_after_the_health_checks_and_the_warm_up(
     assert phases == ["starting"] * 4  # det, stoch twice, the warm-up
 
 
+async def test_the_thread_of_the_answers_wakes_no_other(
+    harness: Harness, checkpoint_folder: Path
+) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        async with harness.running(checkpoint_folder) as lifecycle:
+            await until(lambda: lifecycle.phase != "starting")
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+
+
 async def infer_wrongly(served: ServedModel, item: InferenceItem) -> Tensor:
     return (await infer(served, item)).roll(1, dims=1)
 
