@@ -19,7 +19,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from importlib.resources import files
 from operator import or_
 from pathlib import Path
@@ -485,10 +485,7 @@ class Policy(Settings):
     @property
     def hash(self) -> str:
         """SHA-256 of the content as canonical JSON; comments and layout do not count."""
-        content = json.dumps(
-            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=True
-        )
-        return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
+        return _hash(self)
 
     def decide(self, summary: Summary, quality: ImageQuality) -> Decision:
         """The decision on an image.
@@ -590,6 +587,14 @@ class Policy(Settings):
             yield Reason.TOO_BRIGHT
         if quality.sharpness <= rules.blurred:
             yield Reason.BLURRED
+
+
+@lru_cache(maxsize=4)  # every answer states it
+def _hash(policy: Policy) -> str:
+    content = json.dumps(
+        policy.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=True
+    )
+    return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
 
 def default_sampling(
