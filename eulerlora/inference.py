@@ -18,7 +18,7 @@ from eulerlora.nn.network import FEATURES_PER_WIDTH, AdaptedVisionTransformer, p
 from eulerlora.nn.runtime import Runtime, predict_adaptively
 from eulerlora.precision import decide_runtime
 from eulerlora.sampling.adaptive import StoppingRule
-from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName
+from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName, flagged_scores
 from eulerlora.scores.prediction_sets import PredictionSets, prediction_sets
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw, RuntimeSettings
@@ -112,25 +112,37 @@ class InferenceModel:
         ]
 
     def answer(
-        self, trajectories: Trajectories, options: Options, coverage: float | None = None
+        self,
+        trajectories: Trajectories,
+        options: Options,
+        coverage: float | None = None,
+        summary: Predictions | None = None,
     ) -> Predictions:
         """Uncertainty, scores, flags and sets of n images, predicted with these options.
 
-        `coverage` adds prediction sets.
+        Args:
+            trajectories: Of the images.
+            options: Of the predictions.
+            coverage: Adds prediction sets.
+            summary: Of the trajectories, without thresholds, if it is known.
 
         Raises:
             NonFiniteError: For NaN or infinite logits.
         """
         config = self.config
-        known = Predictions.of(trajectories, self.feature_distance, config.threshold(options))
-        warnings = list(_missing_thresholds(known.ood_scores, options, config.thresholds))
+        if summary is None:
+            summary = Predictions.of(trajectories, self.feature_distance)
+        values = {name: score.value for name, score in summary.ood_scores.items()}
+        scores = flagged_scores(values, config.threshold(options))
+        warnings = list(_missing_thresholds(scores, options, config.thresholds))
         sets = None
         if coverage is not None:
-            sets, of_sets = _calibrated_sets(known.probabilities, coverage, options, config)
+            sets, of_sets = _calibrated_sets(summary.probabilities, coverage, options, config)
             warnings += of_sets
         samples, adapters = trajectories.samples, trajectories.views.shape[1]
         return replace(
-            known,
+            summary,
+            ood_scores=scores,
             classes=self.classes,
             options=options,
             runtime=self.runtime.name,

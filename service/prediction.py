@@ -12,6 +12,7 @@ import torch
 from fastapi import Request
 from pydantic import BaseModel
 
+from eulerlora.answer import Predictions
 from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
 from eulerlora.scores.trajectories import Trajectories
@@ -251,7 +252,14 @@ class Pipeline:
 
         # Answer
         answered = _answered(
-            request, index, file, item, decoded.warnings, decoded.quality, result.trajectories
+            request,
+            index,
+            file,
+            item,
+            decoded.warnings,
+            decoded.quality,
+            result.trajectories,
+            result.summary,
         )
         body = interpretation.body(answered)
 
@@ -348,7 +356,7 @@ async def _infer_in_rounds(
             sampling.add(results[-1].trajectories)
     ran_s = sum(result.ran_s for result in results)
     queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
-    return InferenceResult(sampling.trajectories, queued_s, ran_s)
+    return InferenceResult(sampling.trajectories, queued_s, ran_s, sampling.summary)
 
 
 def answer_again(answered: AnsweredImage, served: ServedModel) -> AnsweredImage:
@@ -385,16 +393,22 @@ def _answered(
     warnings: tuple[PredictionWarning, ...],
     quality: ImageQuality | None,
     trajectories: Trajectories,
+    summary: Predictions | None = None,
 ) -> AnsweredImage:
     """The image with its predictions and their response body, if the interpretation wants one.
 
-    `warnings` precede those of the request. Raises ModelFailure for an output that is not finite.
+    `warnings` precede those of the request. `summary`: as in `InferenceModel.answer`.
+
+    Raises:
+        ModelFailure: For an output that is not finite.
     """
     predictions = body = None
     served, query, request_id = request.served, request.query, request.state.request_id
     if request.interpretation.is_prediction:
         try:
-            predictions = served.model.answer(trajectories, request.options, query.coverage)
+            predictions = served.model.answer(
+                trajectories, request.options, query.coverage, summary
+            )
         except NonFiniteError as error:
             reason = "the output of the model for this image is not finite"
             raise ModelFailure(reason) from error

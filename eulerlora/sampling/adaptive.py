@@ -206,6 +206,9 @@ class AdaptiveSampling:
         draw: Of all samples that may run; each round runs those that follow the previous one.
         rule: With margins.
         distance: Of the features, None without statistics.
+
+    Attributes:
+        summary: Of the rounds so far, if they ended early; else None.
     """
 
     def __init__(
@@ -214,6 +217,7 @@ class AdaptiveSampling:
         self._rule, self._distance = rule, distance
         self._remaining = iter(draw.rounds())
         self._trajectories: Trajectories | None = None
+        self.summary: Predictions | None = None
         self.next_draw: Draw | None = next(self._remaining)
 
     def add(self, trajectories: Trajectories) -> None:
@@ -221,14 +225,17 @@ class AdaptiveSampling:
         assert self.next_draw is not None
         earlier = self._trajectories
         self._trajectories = trajectories if earlier is None else earlier.then(trajectories)
-        self.next_draw = None if self._ends() else next(self._remaining, None)
+        following = next(self._remaining, None)
+        self.next_draw = None if following is None or self._ends() else following
 
     def _ends(self) -> bool:
         try:
             summary = Predictions.of(self.trajectories, self._distance)
         except NonFiniteError:  # which the answer reports
             return True
-        return bool(self._rule.ends(summary, int(self.trajectories.samples)))
+        ends = bool(self._rule.ends(summary, int(self.trajectories.samples)))
+        self.summary = summary if ends else None
+        return ends
 
     @property
     def trajectories(self) -> Trajectories:

@@ -9,6 +9,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from eulerlora.answer import Predictions
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
 from service.fair_sharing import (
@@ -33,11 +34,13 @@ class InferenceResult:
 
     Attributes:
         ran_s: Of its batch.
+        summary: Of the trajectories, if it is known.
     """
 
     trajectories: Trajectories
     queued_s: float
     ran_s: float
+    summary: Predictions | None = None
 
 
 @dataclass(eq=False, repr=False)  # a generated repr would print the item's tensor, which is slow

@@ -188,6 +188,11 @@ def test_the_loop_ends_where_the_fit_says_and_answers_with_its_last_rounds(
         answered = sampling.trajectories.log_probabilities.exp()
         wanted = probabilities[index : index + 1, :, : expected[index]]
         torch.testing.assert_close(answered, wanted)
+        assert (sampling.summary is None) == (expected[index] == MAX_AUTO_SAMPLES)
+        if sampling.summary is not None:
+            torch.testing.assert_close(
+                sampling.summary.probabilities, answered.mean(dim=(1, 2)).double()
+            )
 
 
 def test_an_unsettled_label_keeps_the_rounds_going(rounds: dict[int, Predictions]) -> None:
