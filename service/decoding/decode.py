@@ -5,7 +5,8 @@ from dataclasses import replace
 from eulerlora.images.decode import RgbImage
 from eulerlora.images.decode import decode as decode_image
 from eulerlora_contract.answers import PredictionWarning, WarningCode
-from service.decoding.formats import Declared, container_of, header_of, image_problems
+from eulerlora_contract.image_formats import sniff
+from service.decoding.formats import Declared, container_of, image_problems
 from service.settings import ImageSettings
 
 
@@ -28,9 +29,12 @@ def decode(
         UnusableImage: For a file that is broken or animated, or whose header is outside the limits.
     """
     with image_problems():
-        file_format = header_of(data, limits).format
         container = container_of(data, limits)
-        content = data if container is None else container.image_file(data, limits)
+        if container is None:
+            file_format, content = str(sniff(data)), data
+        else:
+            file_format = container.read_header(data, limits).format
+            content = container.image_file(data, limits)
         image = decode_image(content, input_side, limits)
     if declared is None or not declared.disagrees(file_format):
         return image

@@ -126,12 +126,16 @@ class DecodingSlots:
         self._grant()
 
     def _grant(self) -> None:
-        while (job := self._queue.first(is_allowed=self._is_allowed)) is not None:
+        while self._has_free and (job := self._queue.first(is_allowed=self._is_allowed)):
             self._queue.take(job)
             if not job.granted.done():  # otherwise its caller was cancelled
                 in_background = self._yields(job)
                 self._running[in_background].add(job)
                 job.granted.set_result(in_background)
+
+    @property
+    def _has_free(self) -> bool:
+        return any(len(self._running[kind]) < count for kind, count in self._slots.items())
 
     def _is_allowed(self, job: _Job) -> bool:
         in_background = self._yields(job)
