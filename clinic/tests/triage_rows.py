@@ -7,13 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from eulerlora_clinic.policy.policy import (
-    AnswerSummary,
-    Policy,
-    TargetRules,
-    UncertaintyRules,
-    default_policy,
-)
+from eulerlora_clinic.policy.policy import AnswerSummary, Policy, default_policy
 from eulerlora_clinic.policy.results import triage_result
 from eulerlora_clinic.report.ranking import RowProblem, TriageRow
 from eulerlora_contract.answers import ImageQuality, Prediction
@@ -47,14 +41,12 @@ UNFAMILIAR = {
 
 def fixed_policy() -> Policy:
     """The packaged policy with thresholds that do not change when it is fitted again."""
-    changed = {
-        "target": TargetRules(
-            name="malignant", classes=("mel", "bcc", "akiec"), routine=0.1, urgent=0.4
-        ),
-        "uncertainty": UncertaintyRules(entropy_nats=1.2),
-        "evidence": (),
-    }
-    return default_policy().model_copy(update=changed)
+    content = default_policy().model_dump() | {"evidence": ()}
+    content["target"] = {
+        "name": "malignant", "classes": ("mel", "bcc", "akiec"), "routine": 0.1, "urgent": 0.4
+    }  # fmt: skip
+    content["uncertainty"] = {"entropy_nats": 1.2}
+    return Policy.model_validate(content)
 
 
 def picture(path: Path, seed: int, size: tuple[int, int] = (400, 300)) -> Path:

@@ -61,7 +61,7 @@ _DECODED_SIDE_PX = 2 * _MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing
 
 
 @dataclass(frozen=True)
-class Thumbnail:
+class _Thumbnail:
     """A JPEG with its size in pixels."""
 
     width: int
@@ -106,7 +106,7 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
             notices=_notices_of(ranked_rows, policy),
             class_names=names,
             short_names=short_names,
-            thumbnail_of=lambda row: thumbnail_of(row.path),
+            thumbnail_of=lambda row: _thumbnail_of(row.path),
             created_at=created_at.astimezone(UTC),
             style=_inline(_TOKENS, STYLE),
             script=_inline(SCRIPT),
@@ -114,7 +114,7 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
     )
 
 
-def percent(share: float) -> str:
+def _shown_percent(share: float) -> str:
     """A share in [0, 1] as a percentage with a non-breaking space."""
     if 0 < share < 0.001:
         return f"<0.1{NO_BREAK}%"
@@ -156,7 +156,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=percent,
+        percent=_shown_percent,
         nats="{:.3f}".format,
         class_name=lambda code, names: names.get(code, code),
         name_in=lambda code, result: result.name_of(code),
@@ -166,9 +166,9 @@ def _environment() -> Environment:
         describe_options=_describe_options,
         counted=_counted,
         texts=results,
-        class_bars=class_bars,
-        entropy_split=entropy_split,
-        relative_distance=relative_distance,
+        class_bars=_class_bars,
+        entropy_split=_entropy_split,
+        relative_distance=_relative_distance,
         sort_keys=_sort_keys,
     )
     return environment
@@ -223,7 +223,7 @@ _GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 
 
 @dataclass(frozen=True)
-class ClassBar:
+class _ClassBar:
     """One class: its probability as a bar, the probability of each trajectory as a point.
 
     Attributes:
@@ -245,7 +245,7 @@ class ClassBar:
 
 
 @dataclass(frozen=True)
-class EntropySplit:
+class _EntropySplit:
     """The entropy of the trajectories, relative to the maximum; at most 100 in sum.
 
     Attributes:
@@ -257,14 +257,14 @@ class EntropySplit:
     mutual: float
 
 
-def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
+def _class_bars(result: TriageResult) -> tuple[_ClassBar, ...]:
     """A bar per class, the most probable first; ties are in the model's order."""
     prediction, target = result.prediction, result.target.classes
     trajectories = prediction.trajectory_probabilities or ()
     bars = []
     for index, (code, probability) in enumerate(prediction.probabilities.items()):
         values = [row[index] for row in trajectories]
-        bar = ClassBar(
+        bar = _ClassBar(
             name=result.name_of(code),
             in_target=code in target,
             probability=probability,
@@ -276,17 +276,17 @@ def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
     return tuple(sorted(bars, key=lambda bar: -bar.probability))
 
 
-def entropy_split(prediction: Prediction) -> EntropySplit:
+def _entropy_split(prediction: Prediction) -> _EntropySplit:
     """The two parts of the entropy of a prediction; 0 for a model of one class."""
     maximum = math.log(len(prediction.probabilities))
     if maximum == 0:
-        return EntropySplit(0.0, 0.0)
+        return _EntropySplit(0.0, 0.0)
     expected = _percent(prediction.expected_entropy / maximum)
     mutual = min(_percent(prediction.mutual_information / maximum), _FULL - expected)
-    return EntropySplit(expected, round(mutual, 2))
+    return _EntropySplit(expected, round(mutual, 2))
 
 
-def relative_distance(distance: OodScore) -> float:
+def _relative_distance(distance: OodScore) -> float:
     """A score of at least 0 as a share of twice its threshold, at most 1."""
     if not distance.threshold:
         return 1.0
@@ -309,7 +309,7 @@ def _percent(share: float) -> float:
     return round(_FULL * min(max(share, 0.0), 1.0), 2)
 
 
-def thumbnail_of(path: Path) -> Thumbnail | None:
+def _thumbnail_of(path: Path) -> _Thumbnail | None:
     """An upright thumbnail in sRGB without metadata, at most 320 pixels per side and 15 kB.
 
     None for a file that cannot be decoded, for one outside the default limits of the service, and
@@ -323,7 +323,7 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
             small.thumbnail((_MAX_SIDE_PX, _MAX_SIDE_PX), Image.Resampling.LANCZOS)
     except (ImageError, OSError):
         return None
-    return Thumbnail(small.width, small.height, _jpeg(small))
+    return _Thumbnail(small.width, small.height, _jpeg(small))
 
 
 def _jpeg(image: Image.Image) -> bytes:

@@ -1,4 +1,4 @@
-"""The HTML report: one valid, self-contained file with every row."""
+"""The HTML report: one valid, self-contained file with every row, ranked, and its charts."""
 
 import math
 import os
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from clinic.tests.triage_rows import (
+    BLURRED,
     CLASS_NAMES,
     CLASSES,
     REVISION,
@@ -32,15 +33,9 @@ from clinic.tests.triage_rows import (
 from eulerlora_clinic.policy import results as wording
 from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_clinic.policy.results import NOT_MEASURED, performance
-from eulerlora_clinic.report.html import (
-    class_bars,
-    entropy_split,
-    percent,
-    relative_distance,
-    write_html_report,
-)
+from eulerlora_clinic.report.html import write_html_report
 from eulerlora_clinic.report.ranking import TriageRow
-from eulerlora_contract.answers import OodScore, Prediction, Reason, TriageResult
+from eulerlora_contract.answers import Prediction, Reason
 from eulerlora_contract.printable import NO_BREAK, printable
 
 CREATED_AT = datetime(2026, 11, 21, 15, 4, tzinfo=UTC)
@@ -134,7 +129,7 @@ def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) ->
     prediction = make_prediction(passes("nv", 3, 0.8, 0))
     text = text_of(write([triaged(Path("a.jpg"), prediction, SHARP, policy)]))
     for code, share in prediction.probabilities.items():
-        read = re.escape(percent(share)).replace(NO_BREAK, " ")
+        read = f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"
         name = CLASS_NAMES[code].partition(" (")[0]
         assert re.search(rf"\b{name} (▲ )?{read}", text), (name, text)
     for part in (
@@ -266,14 +261,6 @@ def test_thumbnails_are_embedded_and_missing_images_have_none(
     assert "no image" in text_of(write([row]))
 
 
-@pytest.mark.parametrize(
-    ("share", "read"),
-    [(0, "0.0"), (0.0004, "<0.1"), (0.0123, "1.2"), (0.0996, "10"), (0.876, "88"), (1, "100")],
-)
-def test_shares_are_shown_in_percent(share: float, read: str) -> None:
-    assert percent(share) == f"{read}\N{NO-BREAK SPACE}%"
-
-
 @pytest.mark.skipif(shutil.which("java") is None, reason="the HTML validator needs java")
 def test_the_validator_finds_no_error(
     document: str, write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -287,15 +274,24 @@ def test_the_validator_finds_no_error(
 
 
 DOT = re.compile(r"M([\d.]+) ([\d.]+)h0")
-
+CLASS = re.compile(r'<span class="class">([^<]+)')
+SHARE = re.compile(r'<span class="share">(.*?)</span>')
 
 NAMES = {code: name.partition(" (")[0] for code, name in CLASS_NAMES.items()}
 
 
-def result_of(prediction: Prediction) -> TriageResult:
-    result = triaged(Path("a"), prediction, SHARP, fixed_policy()).result
-    assert result is not None
+def charted(write: Write, policy: Policy, prediction: Prediction) -> str:
+    """The report's HTML of one image."""
+    (result,) = results(write([triaged(Path("a"), prediction, SHARP, policy)]))
     return result
+
+
+def values(html: str, pattern: str) -> list[float]:
+    return [float(value) for value in re.findall(pattern, html)]
+
+
+def shares(html: str) -> list[str]:
+    return [share.removesuffix(f"{NO_BREAK}%") for share in SHARE.findall(html)]
 
 
 def dots(path: str) -> list[tuple[float, float]]:
@@ -304,13 +300,21 @@ def dots(path: str) -> list[tuple[float, float]]:
     return positions
 
 
-def test_bars_show_the_probabilities_the_highest_first() -> None:
-    result = make_prediction(passes("mel", 2, 0.5, seed=0))
-    bars = class_bars(result_of(result))
-    codes = sorted(CLASSES, key=lambda code: -result.probabilities[code])
-    assert [bar.name for bar in bars] == [NAMES[code] for code in codes]
-    assert [bar.length for bar in bars] == pytest.approx(
-        sorted((100 * share for share in result.probabilities.values()), reverse=True), abs=0.01
+def test_shares_are_shown_in_percent(write: Write, policy: Policy) -> None:
+    several = make_prediction([[0.876, 0.0996, 0.0123, 0.0117, 0.0004, 0, 0]] * 2)
+    shown = shares(unescape(charted(write, policy, several)))
+    assert shown == ["88", "10", "1.2", "1.2", "<0.1", "0.0", "0.0"]
+    certain = make_prediction([[1, 0, 0, 0, 0, 0, 0]] * 2)
+    assert shares(charted(write, policy, certain))[0] == "100"
+
+
+def test_bars_show_the_probabilities_the_highest_first(write: Write, policy: Policy) -> None:
+    prediction = make_prediction(passes("mel", 2, 0.5, seed=0))
+    html = charted(write, policy, prediction)
+    codes = sorted(CLASSES, key=lambda code: -prediction.probabilities[code])
+    assert [name.strip() for name in CLASS.findall(html)] == [NAMES[code] for code in codes]
+    assert values(html, r'class="bar" y="34" width="([\d.]+)"') == pytest.approx(
+        sorted((100 * share for share in prediction.probabilities.values()), reverse=True), abs=0.01
     )
 
 
@@ -319,26 +323,38 @@ def test_bars_show_the_probabilities_the_highest_first() -> None:
     [(0, 24, 0), (12, 24, 0.25), (24, 24, 0.5), (480, 24, 1), (-0.5, 24, 0), (3, 0, 1)],
 )
 def test_a_distance_at_its_threshold_is_in_the_middle(
-    value: float, threshold: float, share: float
+    write: Write, policy: Policy, value: float, threshold: float, share: float
 ) -> None:
-    score = OodScore(value=value, threshold=threshold, flagged=value > threshold)
-    assert relative_distance(score) == share
+    distance = {"value": value, "threshold": threshold, "flagged": value > threshold}
+    scores = UNFAMILIAR["ood_scores"] | {"feature_distance": distance}
+    prediction = make_prediction(passes("nv", 7, 0.2, 0), ood_scores=scores)
+    chart = charted(write, policy, prediction).partition('aria-label="feature distance')[2]
+    assert values(chart, r'class="threshold" d="M([\d.]+) ')[0] == 50
+    assert values(chart, r'class="marker" d="M([\d.]+) ')[0] == 100 * share
 
 
-def test_a_trajectory_is_a_point_at_its_probability() -> None:
+def test_a_trajectory_is_a_point_at_its_probability(write: Write, policy: Policy) -> None:
     by_trajectory = passes("nv", 1, 1.0, seed=1)
-    for bar in class_bars(result_of(make_prediction(by_trajectory))):
-        column = by_trajectory[:, list(NAMES.values()).index(bar.name)]
-        assert [x for x, _ in dots(bar.points)] == pytest.approx(100 * column, abs=0.01)
-        assert (bar.lowest, bar.highest) == (column.min(), column.max())
+    html = unescape(charted(write, policy, make_prediction(by_trajectory)))
+    points = re.findall(r'class="points" d="(.*?)"', html)
+    labels = re.findall(r'aria-label="passes from (\S+) % to (\S+) %"', html.replace(NO_BREAK, " "))
+    assert len(points) == len(labels) == len(CLASSES)
+    for name, path, label in zip(CLASS.findall(html), points, labels, strict=True):
+        column = 100 * by_trajectory[:, list(NAMES.values()).index(name.strip())]
+        assert [x for x, _ in dots(path)] == pytest.approx(column, abs=0.01)
+        assert [*map(float, label)] == pytest.approx([column.min(), column.max()], abs=0.5)
 
 
-def test_the_two_parts_are_shares_of_the_maximum_entropy() -> None:
-    result = make_prediction(passes("nv", 1, 1.5, seed=2))
-    split = entropy_split(result)
-    assert split.expected == pytest.approx(100 * result.expected_entropy / math.log(7), abs=0.01)
-    assert split.mutual == pytest.approx(100 * result.mutual_information / math.log(7), abs=0.01)
-    assert split.mutual > 1
+def test_the_two_parts_are_shares_of_the_maximum_entropy(write: Write, policy: Policy) -> None:
+    prediction = make_prediction(passes("nv", 1, 1.5, seed=2))
+    html = charted(write, policy, prediction)
+    parts = [
+        values(html, rf'class="{part}".*? width="([\d.]+)"')[0] for part in ("expected", "mutual")
+    ]
+    entropies = prediction.expected_entropy, prediction.mutual_information
+    expected = [100 * entropy / math.log(7) for entropy in entropies]
+    assert parts == pytest.approx(expected, abs=0.01)
+    assert parts[1] > 1
 
 
 POLICY = fixed_policy()
@@ -401,3 +417,72 @@ def test_an_image_of_a_lesion_names_it_with_its_status(write: Write, policy: Pol
     other = replace(routine, lesion=None)
     document = write([replace(routine, lesion="<7>"), replace(urgent, lesion="<7>"), other])
     assert "3 images of 2 lesions" in text_of(document)  # as the page counts them
+
+
+def ranked(write: Write, rows: list[TriageRow]) -> list[tuple[str, str]]:
+    """The names and statuses of the results, from the top."""
+    document = write(rows)
+    kinds = [match.group(1) for match in RESULT.finditer(document)]
+    names = [re.findall("<bdi>(.*?)</bdi>", result)[0] for result in results(document)]
+    return list(zip(names, kinds, strict=True))
+
+
+def test_a_poor_or_unfamiliar_image_keeps_its_urgency(write: Write, policy: Policy) -> None:
+    nv, mel = (make_prediction(passes(label, 7, 0.2, seed=0)) for label in ("nv", "mel"))
+    far, far_mel = (
+        make_prediction(passes(label, 7, 0.2, seed=0), **UNFAMILIAR) for label in ("nv", "mel")
+    )
+    rows = [
+        triaged(Path("poor unfamiliar"), far, BLURRED, policy),
+        triaged(Path("poor"), nv, BLURRED, policy),
+        triaged(Path("poor malignant"), mel, BLURRED, policy),
+        triaged(Path("unfamiliar malignant"), far_mel, SHARP, policy),
+    ]
+    assert ranked(write, rows) == [
+        ("poor malignant", "urgent"),
+        ("unfamiliar malignant", "urgent"),  # its probability is not shown
+        ("poor unfamiliar", "unfamiliar"),
+        ("poor", "retake"),
+    ]
+
+
+def test_within_a_status_the_target_probability_decides(write: Write, policy: Policy) -> None:
+    rows = [
+        triaged(Path(str(margin)), make_prediction(passes("mel", margin, 0.2, 0)), SHARP, policy)
+        for margin in (2, 6, 4)
+    ]
+    assert ranked(write, rows) == [("6", "urgent"), ("4", "urgent"), ("2", "urgent")]
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["b", "C", "a"], ["a", "b", "C"]),
+        (["/data/clinic/1/a.jpg", "/data/clinic/2/a.jpg"], ["1/a.jpg", "2/a.jpg"]),
+        (["//data/a.jpg"], ["//data/a.jpg"]),  # POSIX keeps two slashes at the start
+    ],
+)
+def test_equal_rows_are_sorted_by_the_name_below_the_common_folder(
+    write: Write, paths: list[str], expected: list[str]
+) -> None:
+    assert [name for name, _ in ranked(write, [*map(row, paths)])] == expected
+
+
+def test_images_of_a_lesion_stay_together_where_the_most_urgent_is(
+    write: Write, policy: Policy
+) -> None:
+    urgent = triaged(Path("a urgent"), make_prediction(passes("mel", 7, 0.2, 0)), SHARP, policy)
+    retake = triaged(Path("retake"), make_prediction(passes("nv", 7, 0.2, 0)), BLURRED, policy)
+    rows = [
+        replace(row("a routine"), lesion="A"),
+        retake,
+        replace(urgent, lesion="A"),
+        replace(row("b routine"), lesion="B"),
+        replace(failed(Path("b failed"), "unusable_image", "broken"), lesion="B"),
+    ]
+    names = ["a urgent", "a routine", "retake", "b failed", "b routine"]
+    assert [name for name, _ in ranked(write, rows)] == names
+    document = write(rows)
+    assert "5 images of 3 lesions" in text_of(document)
+    statuses = re.findall(r"Lesion (\w) , 2 images: (Urgent|Not assessed)", text_of(document))
+    assert statuses == [*[("A", "Urgent")] * 2, *[("B", "Not assessed")] * 2]

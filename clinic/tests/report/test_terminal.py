@@ -1,5 +1,6 @@
 """The table of a run: its order, its cells, its width and its colours."""
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -66,6 +67,13 @@ def test_the_line_of_an_unfamiliar_image_has_no_figure_and_no_class() -> None:
     text = printed([TriageRow(row.path, result)])
     (line,) = [line for line in text.splitlines() if "house.png" in line]
     assert line.split() == ["Unfamiliar", "unfamiliar", "house.png"]
+
+
+def test_a_lesion_has_the_line_of_its_most_urgent_image() -> None:
+    rows = [replace(row, lesion=str(number % 2)) for number, row in enumerate(ROWS)]
+    lines = [line for line in printed([*rows, ROWS[0]]).splitlines() if ".png" in line]
+    names = ["more urgent.png (lesion 1, 1 of 3)", "refer.png (lesion 0, 1 of 3)"]
+    assert [line.split("  ")[-1].strip() for line in lines] == [*names, "routine.png"]
 
 
 def test_the_counts_and_the_warning_follow_the_table() -> None:
