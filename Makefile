@@ -108,8 +108,8 @@ fuzz: $(TESTS) ## fuzz the readers of outside input for an hour (FUZZ_S=); faili
 	done
 
 .PHONY: mutate
-mutate: $(TESTS) ## mutate scores, policy, keys and audit log, and list the mutants that no test notices
-	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children $(WORKERS)
+mutate: $(TESTS) ## mutate method, contract, keys, policy and audit log (MUTANTS='eulerlora.scores*'), and list those that no test notices
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children $(WORKERS) $(MUTANTS)
 	$(BIN)/mutmut results
 
 .PHONY: lint
