@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -28,7 +29,7 @@ HOSTILE = '"><img src=x onerror=alert(1)>&amp;\u202egpj.\x07.jpg'
 SHARP, BLURRED = (GOOD.model_copy(update={"sharpness": value}) for value in (85.0, 0.4))
 
 
-UNFAMILIAR = {
+UNFAMILIAR: dict[str, Any] = {
     "unfamiliar": True,
     "ood_scores": {
         "msp": {"value": 0.4, "threshold": 0.5, "flagged": True},
