@@ -441,23 +441,29 @@ def card_section(policy: Policy) -> str:
     if not measured:
         return NOT_MEASURED
     target = policy.target
-    table = MarkdownTable(
-        ("", f"sensitivity, {target.critical.name}", "specificity", f"{target.name} among urgent"),
-        [
-            (
-                f"{_named(one)}, {evidence.options.precision}",
+    # equal figures or sentences of several precisions are stated once
+    rows: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    sentences: dict[str, list[str]] = {}
+    for evidence in measured:
+        for one in evidence.measured:
+            figures = (
                 f"{_sensitivity(one.critical)} ({one.critical.lesions:,})",
                 f"{_specificity(one)} ({one.others.lesions:,})",
                 _predictive_value(one.urgent),
             )
-            for evidence in measured
-            for one in evidence.measured
+            of_data = rows.setdefault(_named(one), {})
+            of_data.setdefault(figures, []).append(evidence.options.precision)
+        for sentence in _fit_sentences(target, evidence):
+            sentences.setdefault(sentence, []).append(evidence.options.precision)
+    table = MarkdownTable(
+        ("", f"sensitivity, {target.critical.name}", "specificity", f"{target.name} among urgent"),
+        [
+            (f"{name}, {' and '.join(precisions)}", *figures)
+            for name, of_data in rows.items()
+            for figures, precisions in of_data.items()
         ],
     )
-    fits = (
-        f"In {evidence.options.precision}: {' '.join(_fit_sentences(target, evidence))}"
-        for evidence in measured
-    )
+    fits = (f"In {' and '.join(of)}: {sentence}" for sentence, of in sentences.items())
     origin = f"Policy version {policy.version}, for revision {measured[0].revision}."
     text = " ".join([origin, *fits, _FITTED_NOTE])
     return "\n\n".join([f"## Triage\n\n{text}", table.markdown, _CARD_NOTE])
