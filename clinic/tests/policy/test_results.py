@@ -307,6 +307,13 @@ def test_the_documents_have_the_measured_performance_of_the_packaged_policy() ->
         assert evidence.revision == stored_revision(DEFAULT_CHECKPOINT)
 
 
+def test_a_card_states_figures_that_precisions_share_once() -> None:
+    section = card_section(default_policy())
+    assert section.count("| PH2, lesions, float32 and bfloat16 |") == section.count("PH2") == 1
+    assert section.count("In float32 and bfloat16: 62 of 62 lesions") == 1
+    assert "| HAM10000, lesion-best-epoch split, test part, lesions, bfloat16 |" in section
+
+
 def test_the_packaged_card_is_that_of_its_stored_report_and_the_packaged_policy(
     tmp_path: Path,
 ) -> None:
