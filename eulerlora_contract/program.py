@@ -23,7 +23,7 @@ _ENTRY_POINTS = "eulerlora.commands"
 _OTHER_DISTRIBUTION: Mapping[str, Sequence[str]] = {
     "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
     "eulerlora[serve]": ("serve", "keys"),
-    "eulerlora[train]": ("train", "evaluate", "calibrate", "card", "seeds"),
+    "eulerlora[train]": ("train", "evaluate", "calibrate", "card", "compare"),
     "eulerlora-clinic": ("triage", "decide", "policy", "monitor"),
     "eulerlora-clinic[serve]": ("demo", "audit"),
     "eulerlora-clinic[train]": ("site",),
@@ -37,7 +37,7 @@ _NO_MEMORY = "OutOfMemoryError"  # of torch, which not every installation has
 _SECTIONS = {
     "Use": ("demo", "predict", "triage", "decide", "export"),
     "Train": ("train", "pretrain", "convert", "backbone", "onnx-backbone", "import"),
-    "Measure": ("evaluate", "calibrate", "policy", "site", "card", "seeds", "reproduce"),
+    "Measure": ("evaluate", "calibrate", "policy", "site", "card", "compare", "reproduce"),
     "Operate": ("serve", "sign", "keys", "audit", "monitor"),
 }
 """The commands in the order of `eulerlora --help`; those of other distributions follow."""

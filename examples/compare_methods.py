@@ -5,15 +5,11 @@ an interval instead of two numbers.
 """
 
 # %%
-import csv
-import gzip
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 from pictures import draw_shapes
-from scipy import stats
 
 SEEDS = (0, 1, 2)
 EPOCHS = 10  # a short run, so that six of them take minutes; a real comparison trains to the end
@@ -42,35 +38,15 @@ for seed in SEEDS:
             subprocess.run([sys.executable, "-m", "eulerlora_contract", *arguments], check=True)
 
 # %% [markdown]
-# **One number for each run.** `predictions.csv.gz` of a report has a row for each test image. The
-# negative log-likelihood (NLL) reads the probability of the true class, so that it notices more
-# than accuracy.
-
-
-# %%
-def nll(name: str, seed: int, mode: str) -> float:
-    """Returns the mean negative log-likelihood of a run on its test images, in nats."""
-    path = f"runs/{name}-{seed}/report/predictions.csv.gz"
-    with gzip.open(path, "rt", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["mode"], row["set"]) == (mode, "test")]
-    return float(np.mean([-np.log(float(row[f"p_{row['label']}"])) for row in rows]))
-
-
-# %% [markdown]
-# **Paired differences.** Seeds differ more than methods, so compare within a seed. The interval
-# is Student's t over the seeds.
+# **One table.** `compare` takes the runs of a method together, and compares the methods on the same
+# test images: mean and standard deviation over seeds, and the differences to LoRA with intervals
+# for new images and seeds. `comparison/` has the tables, also for LaTeX, and charts.
 
 # %%
-differences = [nll("eulerlora", seed, "stoch") - nll("lora", seed, "det") for seed in SEEDS]
-mean, error = np.mean(differences), stats.sem(differences)
-half = stats.t.ppf(0.975, len(SEEDS) - 1) * error
-print(f"NLL of EulerLoRA minus LoRA: {mean:+.3f} nats")
-print(f"95% interval {mean - half:+.3f} to {mean + half:+.3f}, {len(SEEDS)} seeds")
-if mean - half <= 0 <= mean + half:
-    print("no difference shown")
+runs = [f"runs/{name}-{seed}" for name in METHODS for seed in SEEDS]
+words = ["compare", *runs, "--reference", "runs/lora-0", "--out", "comparison"]
+subprocess.run([sys.executable, "-m", "eulerlora_contract", *words], check=True)
 
 # %% [markdown]
-# "No difference shown" does not mean equal. The interval covers the seeds, not other test images:
-# for that, also resample groups of images, as `eulerlora reproduce` does, and correct for every
-# further comparison ([does the method help?](../docs/results/index.md)). [Which one should I
-# use?](../docs/choose.md) has what such comparisons gave.
+# "No difference shown" does not mean equal: `detectable` is what such runs would have shown.
+# [Which one should I use?](../docs/choose.md) has what longer comparisons gave.

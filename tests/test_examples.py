@@ -167,7 +167,10 @@ def test_two_methods_are_compared(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run("compare_methods.py", monkeypatch, *QUICK)
-    assert "95% interval" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "| EulerLoRA, rank 20, stoch, 4 samples | 3 | 4 |" in out
+    assert "## Differences to LoRA, rank 20" in out
+    assert (folder / "comparison" / "comparison.tex").exists()
     assert len(list(folder.glob("runs/*/report/report.json"))) == 6
 
 

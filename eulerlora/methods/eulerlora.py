@@ -30,6 +30,13 @@ class EulerLoRAMethod(Method[EulerLoRASettings]):
         return adapters.min_rank < adapters.rank
 
     @classmethod
+    def label(cls, adapters: AdapterSettings) -> str:
+        """Without draws, the method is LoRA or LoRA-Ensemble."""
+        if cls.is_sampled(adapters):
+            return "EulerLoRA"
+        return "LoRA" if adapters.adapters == 1 else "LoRA-Ensemble"
+
+    @classmethod
     def law_text(cls, settings: MethodSettings, adapters: AdapterSettings) -> str:
         if not cls.is_sampled(adapters):
             return "not sampled"

@@ -328,6 +328,11 @@ class Method(ABC, Generic[SettingsType_co]):
         return True
 
     @classmethod
+    def label(cls, adapters: AdapterSettings) -> str:
+        """The name in texts; by default that of the class."""
+        return cls.__name__.removesuffix("Method")
+
+    @classmethod
     def members_text(cls, adapters: AdapterSettings) -> str:
         """What answers: adapters of a rank, or the members of an ensemble."""
         return f"{adapters.adapters} adapters of rank {adapters.rank}"

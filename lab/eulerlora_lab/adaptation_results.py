@@ -23,7 +23,7 @@ from scipy import stats
 
 from eulerlora_contract.printable import markdown_table
 from eulerlora_lab.adaptation import read_results
-from eulerlora_lab.tables.comparison import holm
+from training.evaluation.comparison import holm
 
 _Result = Mapping[str, Any]
 _GAIN_ARMS = ("eulerlora-1", "lora", "ensemble-20x2")

@@ -33,7 +33,7 @@ from eulerlora_lab.adaptation import (
     finalists,
     first_cells,
 )
-from eulerlora_lab.tables.comparison import EndpointResult, endpoint_result, holm
+from training.evaluation.comparison import EndpointResult, endpoint_result, holm
 from training.evaluation.intervals import Floats, Weights, resampled
 from training.evaluation.metrics import (
     binned_error,

@@ -111,6 +111,9 @@ def report(**changes: object) -> Report:
     """The report of these facts, some of them changed."""
     facts = {
         "model": "tiny", "revision": "sha256:00",
+        "method": {
+            "title": "LoRA, rank 20", "sampled": False, "recipe_sha256": "00", "seed": 0
+        },
         "data": "squares, test part", "images": 1234, "unit": "lesion", "units": 800,
         "sampled": "lesion", "clusters": 800, "seen": 0, "fitted": 0, "target": ("red",),
         "ood_sets": {

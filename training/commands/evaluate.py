@@ -1,4 +1,4 @@
-"""The commands `eulerlora evaluate`, `eulerlora seeds` and `eulerlora card`."""
+"""The commands `eulerlora evaluate`, `eulerlora compare` and `eulerlora card`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from training.data.dataset import LabelTable
     from training.reporting.charts import FigureFormat
 
+_figures_option = click.option(
+    "--figures",
+    type=click.Choice(["svg", "pdf"]),
+    multiple=True,
+    help="Write each chart in this format too, beside PNG. Repeat it for both.",
+)
 _MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
 
@@ -42,12 +48,7 @@ _MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     type=click.Path(path_type=Path, file_okay=False),
     help="A new folder for report.json, report.md, charts, results.csv and predictions.csv.gz.",
 )
-@click.option(
-    "--figures",
-    type=click.Choice(["svg", "pdf"]),
-    multiple=True,
-    help="Write each chart in this format too, beside PNG. Repeat it for both.",
-)
+@_figures_option
 @click.option(
     "--pictures",
     is_flag=True,
@@ -143,20 +144,65 @@ def evaluate_command(
 
 
 @click.command(
-    "seeds",
-    epilog="\b\nExample:\n  eulerlora seeds run-0 run-1 run-2",
+    "compare",
+    epilog="\b\nExample:\n  eulerlora compare runs/* --reference runs/lora-0 --out comparison",
 )
-@click.argument("reports", type=PATH, nargs=-1, required=True, metavar="REPORT REPORT...")
-def seeds_command(reports: tuple[Path, ...]) -> None:
-    """Print mean and standard deviation of the results of training runs with different seeds.
+@click.argument("runs", type=PATH, nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--reference",
+    type=PATH,
+    metavar="RUN",
+    help="All methods are compared with that of this run; by default with that of the first one.",
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    default=("accuracy", "nll"),
+    show_default=True,
+    metavar="NAME",
+    help="What is tested, with Holm's correction for all tests together: accuracy, nll, ece, "
+    "brier, aurc, macro_auroc, far_msp or near_msp. Repeat it for several.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A new folder for the tables as Markdown, LaTeX and CSV, and charts with all methods.",
+)
+@_figures_option
+def compare_command(
+    runs: tuple[Path, ...],
+    reference: Path | None,
+    metrics: tuple[str, ...],
+    out: Path | None,
+    figures: tuple[FigureFormat, ...],
+) -> None:
+    """Compare training runs of any methods and seeds on the same test images.
 
-    REPORT is the output folder of a training, or a folder written by `evaluate --out`.
+    RUN is the output folder of a training, or a folder written by `evaluate --out`. Runs whose
+    recipes differ in the seed alone are one method: mean and standard deviation. The differences
+    have paired intervals for new images and seeds.
     """
-    from training.reporting.report import over_seeds  # noqa: PLC0415 - imports matplotlib
+    # These import torch and matplotlib.
+    from eulerlora_contract.output_files import check_free, new_folder  # noqa: PLC0415
+    from training.reporting.comparison import (  # noqa: PLC0415
+        COMPARISON,
+        compare_runs,
+        comparison_markdown,
+        write_comparison,
+    )
 
-    if len(reports) < 2:
-        raise click.UsageError("expected at least two reports, got one")
-    click.echo(over_seeds(reports))
+    if len(runs) < 2:
+        raise click.UsageError("expected at least two runs, got one")
+    if out is None and figures:
+        raise click.UsageError("expected --out with --figures")
+    if out is not None:
+        check_free(out)
+    comparison = compare_runs(runs, reference, metrics)
+    click.echo(comparison_markdown(comparison))
+    if out is not None:
+        with new_folder(out, last=COMPARISON) as partial:
+            write_comparison(partial, comparison, figures)
 
 
 @click.command(

@@ -4,6 +4,7 @@ Every result has a confidence interval over the clusters of images.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from eulerlora.answer import Predictions
 from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.methods.registry import method_type
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FlaggedScore
 from eulerlora.scores.trajectories import Trajectories
@@ -29,7 +31,9 @@ from training.evaluation.report_schema import (
     OodSetFacts,
     Report,
     Subset,
+    TrainedMethod,
 )
+from training.recipe.schema import SOURCE
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def evaluate(
     known = KnownImages(None, None) if folder is None else known_images(folder, shown)
     report = Report(
         model=model.config.name,
+        method=trained_method(model.config, len(models)),
         revision=_revision(models),
         data=data,
         images=len(shown),
@@ -125,6 +130,32 @@ def evaluate(
     )
     training = [member.config.provenance.get("training", {}) for member in models]
     return Evaluation(report, model.classes, test, sets, training)
+
+
+def trained_method(config: CheckpointConfig, members: int = 1) -> TrainedMethod:
+    """The method of a checkpoint, or of an ensemble of runs with its first member's settings."""
+    adapters, stored = config.adapters.settings, config.provenance.get("recipe")
+    recipe = stored if isinstance(stored, dict) else {}  # other trainings store what they like
+    kind = method_type(config.method)
+    label = kind.label(adapters)
+    if recipe.get("whole_network") is not None:
+        title = "whole network"
+    elif adapters.adapters == 1:
+        title = f"{label}, rank {adapters.rank}"
+    else:
+        title = f"{label}, {kind.members_text(adapters)}"
+    settings = {
+        "adapters": adapters.model_dump(mode="json"),
+        "method": config.method.model_dump(mode="json"),
+        "recipe": {key: recipe[key] for key in recipe.keys() - {*SOURCE, "seed"}},
+        "members": members,
+    }
+    return TrainedMethod(
+        title=title if members == 1 else f"ensemble of {members}: {title}",
+        sampled=kind.is_sampled(adapters),
+        recipe_sha256=hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(),
+        seed=recipe.get("seed"),
+    )
 
 
 def _fitted(config: CheckpointConfig, data: str, known: KnownImages, images: int) -> int | None:

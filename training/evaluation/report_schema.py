@@ -19,6 +19,7 @@ TEST = "test"
 FLAG_METRICS: Mapping[ScoreName, str] = {"msp": "flagged", "feature_distance": "unfamiliar"}
 """Names of the flagged shares of groups, by score."""
 JSON, CHART_FILE = "report.json", "reliability.png"
+PREDICTIONS = "predictions.csv.gz"
 
 
 @dataclass(frozen=True)
@@ -214,10 +215,28 @@ class ProbeComparison:
 
 
 @dataclass(frozen=True)
+class TrainedMethod:
+    """How the evaluated model was trained.
+
+    Attributes:
+        title: Such as "LoRA, rank 20".
+        sampled: False if all modes give the same answers.
+        recipe_sha256: Digest of all settings but the seed; runs that share it differ in the seed.
+        seed: None if it is not recorded.
+    """
+
+    title: str
+    sampled: bool
+    recipe_sha256: str
+    seed: int | None
+
+
+@dataclass(frozen=True)
 class Report:
     """Results of an evaluation and the data behind them.
 
     Attributes:
+        method: That the model was trained with; that of each member, for an ensemble of runs.
         unit: What is counted where pictures are not.
         units: Of the test images.
         sampled: What a cluster is: resamples keep its images together.
@@ -234,6 +253,7 @@ class Report:
     """
 
     model: str
+    method: TrainedMethod
     revision: str
     data: str
     images: int
@@ -248,6 +268,11 @@ class Report:
     modes: Sequence[ModeReport]
     probe: ProbeComparison | None = None
     notes: Sequence[str] = ()
+
+    @property
+    def title(self) -> str:
+        """The model, its method and the data."""
+        return f"{self.model} ({self.method.title}) on {self.data}"
 
     @property
     def precision(self) -> Precision:

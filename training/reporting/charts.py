@@ -44,8 +44,10 @@ __all__ = [
     "confusion_chart",
     "learning_curves",
     "picture_grid",
+    "reliability_chart",
     "reliability_diagram",
     "risk_coverage_chart",
+    "roc_chart",
     "score_histograms",
     "threshold_chart",
     "write_figure",
@@ -59,6 +61,8 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 _LINES = ("-", "--", ":", "-.")
 _LABELLED = 12
 """Classes of a chart with a line and a legend for each; more are thin and grey."""
+_FEWEST_IN_BIN = 10
+"""Images that say something about the accuracy in a bin."""
 _THUMBNAIL = 224  # pixels
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _SCORE_AXES: Mapping[ScoreName, str] = {
@@ -102,7 +106,7 @@ def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) 
     )
     for (name, bins), accuracy_axes, count_axes in zip(calibration.items(), *axes, strict=True):
         _draw_accuracy(accuracy_axes, bins)
-        error = np.abs(bins.correct - bins.confidence).sum() / bins.images.sum()
+        error = _calibration_error(bins)
         accuracy_axes.set_title(f"{name}: ECE {error:.3f}", fontsize=11)
         counts = count_axes.bar(
             bins.edges[:-1], bins.images, np.diff(bins.edges), align="edge", color=_COLOURS[0],
@@ -123,6 +127,10 @@ def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) 
     return figure
 
 
+def _calibration_error(bins: CalibrationBins) -> float:
+    return float(np.abs(bins.correct - bins.confidence).sum() / bins.images.sum())
+
+
 def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
     filled = bins.images > 0
     images = bins.images[filled]
@@ -137,7 +145,7 @@ def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
     )  # fmt: skip
     for pair, count in zip(zip(bars, gaps, strict=True), images, strict=True):
         for bar in pair:
-            bar.set_alpha(0.25 if count < 10 else 1)
+            bar.set_alpha(0.25 if count < _FEWEST_IN_BIN else 1)
     axes.plot([0, 1], [0, 1], "--", color="#555555", label="perfect calibration")
 
 
@@ -172,26 +180,96 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
     return figure
 
 
-def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figure:
-    """Selective risk against coverage, one line for each name; curves of one resample."""
+def risk_coverage_chart(curves: Mapping[str, Sequence[RiskCoverage]], title: str) -> Figure:
+    """Selective risk against coverage, one line for each name: the mean over its runs.
+
+    The curves are of one resample.
+    """
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
     styles = cycle(_LINES)
-    for (name, curve), colour, style in zip(curves.items(), cycle(_COLOURS), styles, strict=False):
-        areas = {key: values.item() for key, values in selective_metrics(curve).items()}
+    for (name, runs), colour, style in zip(curves.items(), cycle(_COLOURS), styles, strict=False):
+        areas = {
+            key: np.mean([selective_metrics(curve)[key].item() for curve in runs])
+            for key in ("aurc", "augrc")
+        }
+        coverage = runs[0].coverage[0]
+        risk = np.mean([np.interp(coverage, c.coverage[0], c.risk[0]) for c in runs], axis=0)
         label = f"{name}: AURC {areas['aurc']:.3f}, AUGRC {areas['augrc']:.3f}"
-        axes.plot(curve.coverage[0], curve.risk[0], style, color=colour, label=label)
+        axes.plot(coverage, risk, style, color=colour, label=label)
     axes.set(
         xlim=(0, 1), xlabel="coverage: share of images accepted, highest MSP first",
         ylabel="selective risk: share of wrong labels",
     )  # fmt: skip
     # At very low coverage one error is a risk of up to 100%; it must not set the scale.
-    highest = [curve.risk[curve.coverage >= 0.02].max() for curve in curves.values()]
+    highest = [
+        curve.risk[curve.coverage >= 0.02].max() for runs in curves.values() for curve in runs
+    ]
     axes.set_ylim(0, min(1.02, max(0.01, *(1.15 * risk for risk in highest))))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center")
+    return figure
+
+
+def reliability_chart(calibration: Mapping[str, Sequence[CalibrationBins]], title: str) -> Figure:
+    """Accuracy against the mean top probability of each bin, one line for each name.
+
+    The bins of several runs of a name are added, and its ECE is their mean. Bins of fewer than 10
+    images are left out.
+    """
+    figure = _figure(6.4, 5.6, title)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], linewidth=0.8, color="black", alpha=0.5)
+    for (name, runs), colour, style in zip(
+        calibration.items(), cycle(_COLOURS), cycle(_LINES), strict=False
+    ):
+        images, correct, confidence = (
+            np.sum([getattr(bins, of) for bins in runs], axis=0)
+            for of in ("images", "correct", "confidence")
+        )
+        error = np.mean([_calibration_error(bins) for bins in runs])
+        shown = images >= _FEWEST_IN_BIN
+        axes.plot(
+            confidence[shown] / images[shown], correct[shown] / images[shown], style, marker=".",
+            color=colour, label=f"{name}: ECE {error:.3f}",
+        )  # fmt: skip
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="mean top probability", ylabel="accuracy")
+    axes.grid(alpha=0.3)
+    _legend_below(figure)
+    return figure
+
+
+def roc_chart(
+    scores: Mapping[str, Mapping[str, Sequence[tuple[Floats, Floats]]]], title: str
+) -> Figure:
+    """ROC of a score by set, side by side, one line for each name: the mean over its runs.
+
+    Args:
+        scores: By set and name, for each run the scores of the test part, which is positive, (n,),
+            and of the set, (m,), high in distribution.
+        title: Of the figure.
+    """
+    figure = _figure(0.6 + 3.8 * max(len(scores), 1.4), 5.2, title)
+    grid = np.linspace(0, 1, 201)
+    panels = figure.subplots(1, len(scores), sharey=True, squeeze=False)[0]
+    for axes, (name_of_set, by_name) in zip(panels, scores.items(), strict=True):
+        axes.plot([0, 1], [0, 1], linewidth=0.8, color="black", alpha=0.5)
+        for (name, runs), colour, style in zip(
+            by_name.items(), cycle(_COLOURS), cycle(_LINES), strict=False
+        ):
+            curves = []
+            for inside, outside in runs:
+                positive = np.arange(len(inside) + len(outside)) < len(inside)
+                fpr, tpr, _ = roc_curve(positive, np.concatenate([inside, outside]))
+                curves.append(np.interp(grid, fpr, tpr))
+            axes.plot([0, *grid], [0, *np.mean(curves, axis=0)], style, color=colour, label=name)
+        axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xlabel="false positive rate")
+        axes.set_title(name_of_set, fontsize=10, parse_math=False)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("true positive rate")
+    _legend_below(figure)
     return figure
 
 
@@ -404,6 +482,15 @@ def picture_grid(
         text = "\n".join(fill(line, 34) for line in lines)
         axes.set_xlabel(text, fontsize=7, parse_math=False)
     return figure
+
+
+def _legend_below(figure: Figure) -> None:
+    """A legend of the first axes, one name a line."""
+    legend = figure.legend(
+        *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize=9
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _figure(width_inches: float, height_inches: float, title: str) -> Figure:

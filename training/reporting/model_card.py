@@ -235,9 +235,11 @@ def _shape(config: CheckpointConfig) -> str:
         trained = "all weights of a"
     law = kind.law_text(config.method, adapters)
     method = "" if config.method == DEFAULT_METHOD else f" Method: {law}."
+    label = "whole-network" if _is_whole_network(config) else kind.label(adapters)
+    article = "An" if label[0] in "AEIO" else "A"
     return (
-        f"An EulerLoRA checkpoint: {trained} Vision Transformer ({shape.layers} blocks of width "
-        f"{shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of "
+        f"{article} {label} checkpoint: {trained} Vision Transformer ({shape.layers} blocks of "
+        f"width {shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of "
         f"{shape.patch_size}).{method}{_views(config)}"
     )
 

@@ -11,9 +11,7 @@ from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 from eulerlora.answer import Predictions
-from eulerlora.checkpoint.files import CONFIG_FILE, read_config
 from eulerlora.scores.ood_scores import SCORES
-from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import Options
@@ -22,13 +20,12 @@ from training.evaluation.intervals import MIN_CLUSTERS, Estimate, Proportion
 from training.evaluation.mode_report import EvaluatedSet
 from training.evaluation.report_schema import (
     JSON,
+    PREDICTIONS,
     ModeReport,
     ProbeComparison,
     Report,
-    read_report,
     report_json,
 )
-from training.recipe.schema import SOURCE
 from training.reporting.charts import FigureFormat, write_figure
 from training.reporting.report_charts import chart_files
 from training.reporting.tables import (
@@ -50,7 +47,6 @@ from training.reporting.tables import (
     ood_set_table,
     ood_tables,
     prediction_set_table,
-    seeds_table,
 )
 
 _RANKING_NOTE = (
@@ -74,7 +70,7 @@ _OOD_NOTE = (
     "`unfamiliar`. Images of the test part are positive in AUROC and in the FPR at 95% TPR. The "
     "share flagged uses the checkpoint's thresholds."
 )
-PREDICTIONS, RESULTS = "predictions.csv.gz", "results.csv"
+RESULTS = "results.csv"
 _PREDICTIONS_NOTE = (
     f"`{RESULTS}` has all figures. `{PREDICTIONS}` has a row for each image, set and mode: the "
     "true class, the probability of each class, entropies, scores and flags, from which all "
@@ -84,8 +80,8 @@ _OPEN = (
     "where the images come from, their licence, and the consent or approval for their use",
     "how the true classes are known, and who labelled the images",
     "that no image of the test part, of its patients or devices, chose a setting or threshold",
-    "results of other seeds, with mean and standard deviation (`eulerlora seeds`), and the number "
-    "of runs that were left out",
+    "results of other seeds, with mean and standard deviation (`eulerlora compare`), and the "
+    "number of runs that were left out",
     "results on images of another source, or that there are none",
     "what the model is compared with, and that both had the same images and effort",
     "what the probabilities are used for, and what a wrong one costs",
@@ -108,7 +104,7 @@ def write_report(
         pictures: Adds charts with test images.
     """
     report = evaluation.report
-    sections = [f"# {report.model} on {report.data}", markdown(report).strip(), "## Charts"]
+    sections = [f"# {report.title}", markdown(report).strip(), "## Charts"]
     for chart in chart_files(evaluation, pictures):
         for suffix in dict.fromkeys(("png", *figures)):
             path = (folder / chart.name).with_suffix(f".{suffix}")
@@ -120,58 +116,6 @@ def write_report(
     sections += ["## Checklist for a paper", _checklist(report)]
     _write(folder / "report.md", ("\n\n".join(sections) + "\n").encode())
     _write(folder / JSON, report_json(report))
-
-
-def over_seeds(folders: Sequence[Path]) -> str:
-    """Mean and standard deviation of the results of several training runs, as Markdown.
-
-    Args:
-        folders: Of reports, or of runs that have one.
-
-    Raises:
-        DataError: For a report of the same model, of another training (where the folder has the
-            checkpoint), or of other images or options.
-    """
-    inner = [folder / "report" if (folder / "report").is_dir() else folder for folder in folders]
-    reports = [read_report(folder) for folder in inner]
-
-    def basis(report: Report) -> tuple[object, ...]:
-        classes = report.modes[0].classes.items()
-        counts = [(name, facts.sensitivity and facts.sensitivity.images) for name, facts in classes]
-        modes = [(mode.options, *mode.ood) for mode in report.modes]
-        return report.data, report.images, report.clusters, counts, modes
-
-    for folder, report in zip(folders, reports, strict=True):
-        if basis(report) != basis(reports[0]):
-            raise DataError(
-                f"{folder}: expected the test images, classes, options and --ood sets of "
-                f"{folders[0]}"
-            )
-    if len({report.revision for report in reports}) < len(reports):
-        raise DataError("expected reports of different models, got the same revision twice")
-    _check_seeds([folder for folder in folders if (folder / CONFIG_FILE).exists()])
-    return (
-        f"{len(reports)} training runs, measured on {reports[0].data}: "
-        f"{counted_images(reports[0])}. Mean ± standard deviation (n - 1) over runs. It does not "
-        "cover the choice of these images; the intervals of each report do.\n\n"
-        f"{seeds_table(reports)}"
-    )
-
-
-def _check_seeds(folders: Sequence[Path]) -> None:
-    """Raises DataError unless the runs differ in their seeds, and in nothing else of the recipe."""
-    stored = {folder: read_config(folder).provenance["recipe"] for folder in folders}
-    runs = [folder for folder, recipe in stored.items() if "seed" in recipe]  # not of own loops
-    recipes = [stored[folder] for folder in runs]
-    seeds = [recipe["seed"] for recipe in recipes]
-    settings = [
-        {key: recipe[key] for key in recipe.keys() - {*SOURCE, "seed"}} for recipe in recipes
-    ]
-    for index, folder in enumerate(runs):
-        if settings[index] != settings[0]:
-            raise DataError(f"{folder}: expected the recipe of {runs[0]} with another seed")
-        if seeds[index] in seeds[:index]:
-            raise DataError(f"{folder}: expected another seed, got {seeds[index]} twice")
 
 
 def markdown(report: Report) -> str:
@@ -296,7 +240,8 @@ def _checklist(report: Report) -> str:
         for name, metrics in report.modes[0].classes.items()
     )
     known = [
-        f"model: `{report.model}`, {report.revision}; its card has recipe, seed, commit and data",
+        f"model: `{report.model}` ({report.method.title}), {report.revision}; its card has recipe, "
+        "seed, commit and data",
         f"test images: {report.data}, {counted_images(report)} ({counts})",
         "; ".join(basis_notes(report))
         or "no test image was in training, pretraining or calibration, as far as recorded",

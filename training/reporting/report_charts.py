@@ -42,7 +42,7 @@ def chart_files(evaluation: Evaluation, pictures: bool = False) -> Iterator[Char
     With `pictures`, also test images: the most uncertain ones, and those with a wrong label.
     """
     report, labels = evaluation.report, evaluation.test.labels
-    subtitle = f"{report.model} on {report.data}\n{counted_images(report)}"
+    subtitle = f"{report.title}\n{counted_images(report)}"
     modes = list(zip(report.modes, evaluation.test.predictions, strict=True))
     bins = {
         mode.title: calibration_bins(predictions.probabilities.numpy(), labels)
@@ -51,13 +51,15 @@ def chart_files(evaluation: Evaluation, pictures: bool = False) -> Iterator[Char
     yield ChartFile(CHART_FILE, "Reliability diagrams", reliability_diagram(bins, subtitle))
     weights = unit_weights(len(labels))
     curves = {
-        mode.title: risk_coverage(p.msp.numpy(), p.predicted.numpy() != labels, weights)
+        mode.title: [risk_coverage(p.msp.numpy(), p.predicted.numpy() != labels, weights)]
         for mode, p in modes
     }
     figure = risk_coverage_chart(curves, f"Risk by coverage\n{subtitle}")
     yield ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
     if any("loss_by_epoch" in facts for facts in evaluation.training):
-        figure = learning_curves(evaluation.training, f"Learning curves\n{report.model}")
+        figure = learning_curves(
+            evaluation.training, f"Learning curves\n{report.model} ({report.method.title})"
+        )
         yield ChartFile("learning-curves.png", "Learning curves", figure)
     for index, mode in enumerate(report.modes):
         yield from _mode_charts(evaluation, mode, index, subtitle)

@@ -1,7 +1,6 @@
 """Markdown tables of a report; every estimate has its 95% confidence interval."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import mean, stdev
 from typing import get_args
 
 from eulerlora.scores.ood_scores import ScoreName
@@ -61,50 +60,6 @@ def counted_images(report: Report) -> str:
     counts = {report.unit: report.units, report.sampled: report.clusters}
     units = (f" of {count:,} {unit}s" for unit, count in counts.items() if unit != "picture")
     return f"{report.images:,} images{''.join(units)}"
-
-
-def seeds_table(reports: Sequence[Report]) -> str:
-    """Mean and standard deviation (n - 1) of the results of several training runs, by mode.
-
-    The reports have the same test images, classes and modes.
-    """
-    by_mode = [
-        [_results(mode) for mode in runs]
-        for runs in zip(*(report.modes for report in reports), strict=True)
-    ]
-    rows = [
-        [name, *(_over_seeds([results.get(name) for results in runs]) for runs in by_mode)]
-        for name in by_mode[0][0]
-    ]
-    return markdown_table(["", *(mode.title for mode in reports[0].modes)], rows)
-
-
-def _results(mode: ModeReport) -> dict[str, Estimate | Proportion | None]:
-    results: dict[str, Estimate | Proportion | None] = {
-        name: mode.metrics.get(key) for key, name in METRICS.items()
-    }
-    for name, metrics in mode.classes.items():
-        results[f"sensitivity, {name}"] = metrics.sensitivity
-        results[f"AUROC, {name}"] = metrics.ranking.get("auroc")
-    for name, ood in mode.ood.items():
-        results |= {
-            f"{title}, {SCORE_NAMES[score]}, {name}": of_score.metrics.get(key)
-            for score, of_score in ood.scores.items()
-            for key, title in OOD_METRICS.items()
-        }
-    return results
-
-
-def _over_seeds(values: Sequence[Estimate | Proportion | None]) -> str:
-    """Such as "0.912 ± 0.006"; "n/a" if a run has no value."""
-    numbers = [
-        value.share if isinstance(value, Proportion) else value.value
-        for value in values
-        if value is not None
-    ]
-    if len(numbers) < len(values):
-        return "n/a"
-    return f"{mean(numbers):.3f} ± {stdev(numbers):.3f}"
 
 
 def metrics_table(report: Report) -> str:

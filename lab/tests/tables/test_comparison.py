@@ -1,4 +1,4 @@
-"""Paired comparisons: intervals over seeds and lesions, Holm's correction, and the files."""
+"""Comparisons of a table's rows: the endpoints and the files."""
 
 import csv
 import gzip
@@ -11,27 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import Options
-from eulerlora_lab.tables.comparison import (
-    POWER,
-    EndpointResult,
-    compare,
-    comparison_markdown,
-    detectable,
-    endpoint_result,
-    holm,
-    write_comparison,
-)
+from eulerlora_lab.tables.comparison import compare, comparison_markdown, write_comparison
 from eulerlora_lab.tables.table import TableRun, read_table, runs_of
 from lab.tests.tables.synthetic_runs import finish
 from tests.conftest import DET, STOCH
 from training.adaptation.train import REPORT
-from training.evaluation.intervals import RESAMPLES, cluster_indices, resampled
-from training.reporting.report import PREDICTIONS
+from training.evaluation.comparison import EndpointResult, holm
+from training.evaluation.report_schema import PREDICTIONS
 
 TABLE = read_table("overfitting-1500")
 SEEDS = (0, 42, 1206)
@@ -39,68 +29,6 @@ LABELS = np.arange(24) % 7
 LESIONS = [f"lesion{index // 2}" for index in range(24)]
 CLASSES = [f"c{index}" for index in range(7)]
 SETS = [("test", "test"), ("a", "far"), ("b", "far"), ("c", "near"), ("d", "shifted")]
-
-
-def result(values: np.ndarray, lesions: np.ndarray):
-    """The tested mean of per-image differences (seeds, n)."""
-    of_arm = np.stack(
-        [
-            resampled(lambda w, row=row: {"mean": (w @ row) / w.sum(axis=1)}, lesions)["mean"]
-            for row in values
-        ]
-    )
-    return endpoint_result("nll", "a", "b", of_arm, np.zeros_like(of_arm))
-
-
-def test_differences_that_lesions_share_have_the_t_interval_of_the_seeds() -> None:
-    by_seed = np.array([0.1, 0.3, 0.2, 0.25, 0.05])
-    tested = result(np.repeat(by_seed[:, None], 30, axis=1), np.arange(30))
-    expected = stats.ttest_1samp(by_seed, 0)
-    interval = expected.confidence_interval(0.95)
-    assert tested.p == pytest.approx(expected.pvalue)
-    assert (tested.low, tested.high) == pytest.approx((interval.low, interval.high))
-    assert tested.difference == pytest.approx(by_seed.mean())
-    assert tested.by_seed == pytest.approx(tuple(by_seed))
-    assert tested.same_sign == 5
-
-
-def test_differences_that_seeds_share_have_the_error_of_the_lesion_means() -> None:
-    random = np.random.default_rng(1)
-    by_lesion = random.normal(0.1, 1, 200)
-    tested = result(np.tile(np.repeat(by_lesion, 3), (5, 1)), np.repeat(np.arange(200), 3))
-    assert tested.seeds_error == pytest.approx(0, abs=1e-12)
-    assert tested.lesions_error == pytest.approx(by_lesion.std(ddof=1) / 200**0.5, rel=0.08)
-    reach = stats.t.ppf(0.975, RESAMPLES - 1) * tested.lesions_error
-    assert tested.high - tested.difference == pytest.approx(reach)
-
-
-def test_intervals_cover_the_mean_over_new_seeds_and_new_lesions() -> None:
-    random, covered, rejected = np.random.default_rng(2), 0, 0
-    trials, seeds, lesions = 300, 5, 40
-    for _ in range(trials):
-        seed_effects = random.normal(0, 0.2, (seeds, 1))
-        values = seed_effects + random.normal(0, 1, lesions) + random.normal(0, 0.5, (5, lesions))
-        weights = random.multinomial(lesions, [1 / lesions] * lesions, 200)
-        resamples = np.concatenate([np.ones((1, lesions)), weights]) @ values.T / lesions
-        tested = endpoint_result("nll", "a", "b", resamples.T, np.zeros_like(resamples.T))
-        covered += tested.low <= 0 <= tested.high
-        rejected += tested.p < 0.05
-    assert covered / trials >= 0.93  # 0.95 - 1.6 standard errors
-    assert rejected == trials - covered
-
-
-def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
-    p_values = [0.01, 0.04, 0.03, 0.005, 0.8, 0.01]
-    adjusted = holm(p_values)
-    assert adjusted == pytest.approx([0.05, 0.09, 0.09, 0.03, 0.8, 0.05])
-    for level in np.linspace(0.001, 0.999, 200):
-        rejected = set()
-        for step, index in enumerate(np.argsort(p_values, kind="stable")):
-            if p_values[index] > level / (len(p_values) - step):
-                break
-            rejected.add(int(index))
-        assert {index for index, p in enumerate(adjusted) if p <= level} == rejected
-    assert holm([]) == []
 
 
 def compared(folder: Path, **arm: Any) -> dict[str, EndpointResult]:
@@ -131,7 +59,7 @@ def test_differences_are_those_of_metrics_of_an_independent_library(tmp_path: Pa
 
 def test_the_error_of_a_metric_is_that_of_lesions_where_the_file_has_them(tmp_path: Path) -> None:
     lesions, pictures = (
-        compared(tmp_path / str(number), shift=0.5, lesions=lesions)["nll"].lesions_error
+        compared(tmp_path / str(number), shift=0.5, lesions=lesions)["nll"].images_error
         for number, lesions in enumerate((LESIONS, [""] * 24))
     )
     assert lesions != pictures
@@ -153,7 +81,7 @@ def test_ood_metrics_are_mean_aurocs_of_groups_and_resample_test_images_once(
     assert results["far_feature_distance"].by_seed == results["far_msp"].by_seed
     # With equal sets, the mean of two has the error that both share from the test images.
     shared, alone = (
-        compared(tmp_path / str(len(sets)), sets=sets)["far_msp"].lesions_error
+        compared(tmp_path / str(len(sets)), sets=sets)["far_msp"].images_error
         for sets in ((0, 1, 1), (0, 1))
     )
     assert 0.75 * alone < shared < alone
@@ -257,7 +185,6 @@ def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path
     assert primary.adjusted_p is None
     equal = [r for r in comparison.secondary if r.arm.startswith("lora-20-sampled")]
     assert {(r.difference, r.p, r.adjusted_p) for r in equal} == {(0.0, 1.0, 1.0)}
-    assert cluster_indices(LESIONS).max() == 11
 
     text = comparison_markdown(comparison)
     verdicts = {line.split(" | ")[0]: line.split(" | ")[1] for line in text.splitlines()[4:49]}
@@ -272,20 +199,6 @@ def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path
     assert content["seeds"] == list(SEEDS)
     assert content["rows"][0]["metrics_by_seed"]["nll"] == [0.5] * 3
     assert content["validation_by_epoch"]["probe"] == {"det": {"nll": [0.5, 0.416]}}
-
-
-@pytest.mark.parametrize(("seeds", "tests"), [(3, 1), (5, 1), (5, 44), (40, 44)])
-def test_the_detectable_difference_is_significant_with_the_stated_power(
-    seeds: int, tests: int
-) -> None:
-    """The reference is the noncentral t distribution. Lesions add no variance here."""
-    by_seed = np.linspace(-1, 1, seeds)
-    resamples = np.repeat(by_seed[:, None], 10, axis=1)
-    endpoint = endpoint_result("nll", "arm", "minus", resamples, np.zeros_like(resamples))
-    error = by_seed.std(ddof=1) / np.sqrt(seeds)
-    critical = stats.t.isf(0.025 / tests, seeds - 1)
-    power = stats.nct.sf(critical, seeds - 1, detectable(endpoint, tests) / error)
-    assert power == pytest.approx(POWER, abs=1e-4)
 
 
 def test_some_variants_of_a_table_have_the_endpoints_between_them(tmp_path: Path) -> None:

@@ -72,5 +72,6 @@ def test_wrong_usage_is_refused_before_the_checkpoint_is_read(
     assert options[0] in refusal(command, absent, "--data", tmp_path, *options, status=2)
 
 
-def test_results_over_seeds_need_two_reports(tmp_path: Path) -> None:
-    assert "two reports" in refusal("seeds", tmp_path, status=2)
+def test_a_comparison_needs_two_runs(tmp_path: Path) -> None:
+    assert "two runs" in refusal("compare", tmp_path, status=2)
+    assert "--out" in refusal("compare", tmp_path, tmp_path, "--figures", "svg", status=2)

@@ -54,8 +54,8 @@ def test_the_confusion_chart_shows_counts_on_the_shares_of_each_row() -> None:
 def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
     scores, wrong = np.array([0.9, 0.8, 0.8, 0.6]), np.array([False, True, False, True])
     curves = {
-        "det": risk_coverage(scores, wrong, np.ones((1, 4))),
-        "stoch": risk_coverage(-scores, wrong, np.ones((1, 4))),
+        "det": [risk_coverage(scores, wrong, np.ones((1, 4)))],
+        "stoch": [risk_coverage(-scores, wrong, np.ones((1, 4)))],
     }
     figure = risk_coverage_chart(curves, "title")
     (axes,) = figure.axes

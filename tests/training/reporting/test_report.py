@@ -12,7 +12,6 @@ import re
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +27,6 @@ from eulerlora_contract.checkpoints import ScoreThreshold
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import Options
 from tests.markdown import code_blocks
-from tests.program import refusal, succeed
 from tests.training.evaluation.test_evaluate import dataset, labelled, value
 from tests.training.synthetic_report import (
     MODES,
@@ -160,13 +158,13 @@ def test_a_missing_or_invalid_report_is_an_error_with_its_path(tmp_path: Path) -
     with pytest.raises(DataError, match=r"report\.json"):
         read_report(tmp_path)
     (tmp_path / "report.json").write_text('{"model": "tiny"}')
-    with pytest.raises(DataError, match=r"report\.json: missing key revision"):
+    with pytest.raises(DataError, match=r"report\.json: missing key method"):
         read_report(tmp_path)
 
 
 def test_the_markdown_file_shows_all_results_and_charts(written: Path) -> None:
     text = (written / "report.md").read_text()
-    assert text.startswith("# tiny on squares, test part\n")
+    assert text.startswith("# tiny (LoRA, rank 20) on squares, test part\n")
     assert markdown(REPORT).strip() in text
     shown = set(re.findall(r"!\[.+\]\((.+)\)", text))
     assert shown == {path.name for path in written.iterdir()} - {
@@ -237,54 +235,6 @@ def test_data_that_show_no_lesions_have_groups_or_images() -> None:
     lesions = replace(groups, unit="lesion")
     assert "1,234 images of 900 lesions of 800 groups" in markdown(lesions)
     assert "| class | lesions | covered" in markdown(lesions)
-
-
-def test_results_of_several_seeds_have_mean_and_deviation(tmp_path: Path) -> None:
-    det, stoch = MODES
-    for seed, accuracy in enumerate((0.5, 0.6, 0.7)):
-        mode = det | {"metrics": det["metrics"] | {"accuracy": estimate(accuracy)}}
-        run = report(revision=f"sha256:{seed}", modes=[mode, stoch])
-        folder = tmp_path / str(seed) / "report"  # of a run, or given itself
-        folder.mkdir(parents=True)
-        (folder / "report.json").write_bytes(report_json(run))
-    folders = [tmp_path / "0", tmp_path / "1" / "report", tmp_path / "2"]
-    text = succeed("seeds", *folders).out
-    assert "3 training runs, measured on squares, test part: 1,234 images of 800 lesions" in text
-    for line in (
-        "| accuracy | 0.600 ± 0.100 | 0.540 ± 0.000 |",
-        "| macro-AUROC | n/a | n/a |",
-        "| sensitivity, red | 0.250 ± 0.000 | 0.250 ± 0.000 |",
-        "| FPR at 95% TPR, energy, close | 0.620 ± 0.000 | 0.620 ± 0.000 |",
-    ):
-        assert line in text
-    assert "same revision" in refusal("seeds", folders[0], folders[0])
-    rounded = [
-        mode | {"options": mode["options"].in_precision("bfloat16")} for mode in (det, stoch)
-    ]
-    for other in (report(images=9), report(modes=[det]), report(modes=rounded)):
-        (tmp_path / "2" / "report" / "report.json").write_bytes(report_json(other))
-        assert "2: expected the test images" in refusal("seeds", *folders)
-
-
-def test_several_seeds_are_those_of_one_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipes = {}
-    for name, seed, rank in (("a", 0, 4), ("b", 1, 4), ("again", 0, 4), ("other", 2, 8)):
-        folder = tmp_path / name
-        (folder / "report").mkdir(parents=True)
-        run = replace(REPORT, revision=f"sha256:{name}")
-        (folder / "report" / "report.json").write_bytes(report_json(run))
-        (folder / "config.json").touch()
-        recipes[folder] = {"seed": seed, "file": name, "adapters": {"rank": rank}}
-    monkeypatch.setattr(
-        "training.reporting.report.read_config",
-        lambda folder: SimpleNamespace(provenance={"recipe": recipes[folder]}),
-    )
-    first, second, again, other = recipes
-    assert "2 training runs" in succeed("seeds", first, second).out
-    assert "again: expected another seed" in refusal("seeds", first, second, again)
-    assert "other: expected the recipe" in refusal("seeds", first, other)
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "evaluate.md"
