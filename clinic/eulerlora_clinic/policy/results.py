@@ -188,7 +188,7 @@ def _fit_sentences(target: TargetRules, evidence: Evidence) -> tuple[str, str]:
     )
 
 
-def pathway(decision: Decision) -> str:
+def _pathway(decision: Decision) -> str:
     """The suggested pathway of a decision, in a few sentences."""
     disposition, reasons = decision.disposition, decision.reasons
     sentences = [PATHWAYS[disposition]]
@@ -217,7 +217,7 @@ def triage_result(
     return TriageResult(
         disposition=decision.disposition,
         title=TITLES[decision.disposition],
-        pathway=pathway(decision),
+        pathway=_pathway(decision),
         reasons=tuple(
             TriageReason(code=code, words=_reason_words(code, policy)) for code in decision.reasons
         ),

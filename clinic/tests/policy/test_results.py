@@ -16,11 +16,9 @@ from eulerlora_clinic.policy.policy import (
 )
 from eulerlora_clinic.policy.results import (
     NOT_MEASURED,
-    PATHWAYS,
     Performance,
     card_section,
     not_established,
-    pathway,
     performance,
     performance_text,
     triage_result,
@@ -46,31 +44,31 @@ def decide(policy: Policy, prediction: Prediction, quality: ImageQuality = GOOD)
     return policy.decide(AnswerSummary(prediction), quality)
 
 
-def decision(*reasons: Reason) -> Decision:
+def pathway(*reasons: Reason) -> str:
+    """The suggested pathway of an answer with these reasons."""
     possible = dispositions(dict.fromkeys(reasons, True))
     (disposition,) = (name for name, is_possible in possible.items() if is_possible)
-    return Decision(disposition, reasons, 1, "sha256:00")
+    decision = Decision(disposition, reasons, 1, "sha256:00")
+    return triage_result(make_prediction(), GOOD, decision, default_policy(), {}).pathway
 
 
 @pytest.mark.parametrize(
-    ("decisive", "disposition"),
-    [
-        (Reason.TARGET_CLASSES, Disposition.URGENT),
-        (Reason.UNFAMILIAR, Disposition.UNFAMILIAR),
-    ],
+    ("decisive", "words"),
+    [(Reason.TARGET_CLASSES, "urgent"), (Reason.UNFAMILIAR, "a person must look")],
 )
 def test_the_pathway_of_a_poor_image_asks_for_a_better_one_and_keeps_its_urgency(
-    decisive: Reason, disposition: Disposition
+    decisive: Reason, words: str
 ) -> None:
-    assert pathway(decision(decisive)) == PATHWAYS[disposition]
-    poor = pathway(decision(Reason.BLURRED, decisive))
-    assert poor.startswith(PATHWAYS[disposition])
+    usual, poor = pathway(decisive), pathway(Reason.BLURRED, decisive)
+    assert usual.startswith(f"Suggested pathway: {words}")
+    assert "retake" not in usual
+    assert poor.startswith(usual)
     assert "retake the image" in poor
 
 
 def test_the_pathway_of_an_urgent_image_says_that_the_model_does_not_know_such_images() -> None:
-    urgent = pathway(decision(Reason.UNFAMILIAR, Reason.TARGET_CLASSES))
-    assert urgent.startswith(PATHWAYS[Disposition.URGENT])
+    urgent = pathway(Reason.UNFAMILIAR, Reason.TARGET_CLASSES)
+    assert urgent.startswith(pathway(Reason.TARGET_CLASSES))
     assert "does not know such images" in urgent
 
 
