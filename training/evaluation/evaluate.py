@@ -90,7 +90,7 @@ def evaluate(
     known = KnownImages(None, None) if folder is None else known_images(folder, shown)
     report = Report(
         model=model.config.name,
-        method=trained_method(model.config, len(models)),
+        method=_trained_method(model.config, len(models)),
         revision=_revision(models),
         data=data,
         images=len(shown),
@@ -132,7 +132,7 @@ def evaluate(
     return Evaluation(report, model.classes, test, sets, training)
 
 
-def trained_method(config: CheckpointConfig, members: int = 1) -> TrainedMethod:
+def _trained_method(config: CheckpointConfig, members: int = 1) -> TrainedMethod:
     """The method of a checkpoint, or of an ensemble of runs with its first member's settings."""
     adapters, stored = config.adapters.settings, config.provenance.get("recipe")
     recipe = stored if isinstance(stored, dict) else {}  # other trainings store what they like

@@ -48,7 +48,7 @@ from training.reporting.tables import METRICS, counted_images
 COMPARISON = "comparison.md"
 _SHOWN = ("accuracy", "macro_auroc", "nll", "ece", "brier", "aurc")
 _OOD = {ood_metric(group, "msp"): f"MSP AUROC, {group}" for group in REJECTED_GROUPS}
-TESTED = {name: METRICS[name] for name in _SHOWN} | _OOD
+_TESTED = {name: METRICS[name] for name in _SHOWN} | _OOD
 """The metrics that may be tested, with their titles."""
 _REPORT = "report"
 
@@ -124,7 +124,7 @@ def compare_runs(
     Args:
         folders: Of trainings, or written by `evaluate --out`.
         reference: One of them; None for the first one.
-        tested: Metrics of TESTED.
+        tested: Metrics of _TESTED.
 
     Raises:
         SettingsError: For another metric.
@@ -133,8 +133,8 @@ def compare_runs(
             seed twice.
     """
     for metric in tested:
-        if metric not in TESTED:
-            raise SettingsError(f"expected a metric of {', '.join(TESTED)}, got {metric}")
+        if metric not in _TESTED:
+            raise SettingsError(f"expected a metric of {', '.join(_TESTED)}, got {metric}")
     reports = {folder: read_report(_report_folder(folder)) for folder in folders}
     _check_distinct(reports)
     if reference is not None and reference not in reports:
@@ -275,12 +275,12 @@ def _note(comparison: Comparison) -> str:
 
 def _arm_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Header and rows."""
-    shown = [metric for metric in TESTED if comparison.arms[0].values(metric)]
+    shown = [metric for metric in _TESTED if comparison.arms[0].values(metric)]
     rows = []
     for arm in comparison.arms:
         values = [arm.values(metric) for metric in shown]
         rows.append([arm.name, f"{len(arm.runs)}", f"{arm.trajectories}", *map(_over_runs, values)])
-    return ["method", "runs", "rows", *(TESTED[metric] for metric in shown)], rows
+    return ["method", "runs", "rows", *(_TESTED[metric] for metric in shown)], rows
 
 
 def _over_runs(values: Sequence[float]) -> str:
@@ -296,7 +296,7 @@ def _difference_table(comparison: Comparison) -> tuple[list[str], list[list[str]
     rows = [
         [
             one.arm,
-            TESTED[one.metric],
+            _TESTED[one.metric],
             one.verdict,
             f"{one.difference:+.4f}",
             f"{one.low:+.4f} to {one.high:+.4f}",
@@ -341,7 +341,7 @@ def _csv(comparison: Comparison) -> str:
     )  # fmt: skip
     tested = {(one.arm, one.metric): one for one in comparison.differences}
     for arm in comparison.arms:
-        for metric in TESTED:
+        for metric in _TESTED:
             if values := arm.values(metric):
                 one = tested.get((arm.name, metric))
                 of_runs = [mean(values), stdev(values) if len(values) > 1 else None]
