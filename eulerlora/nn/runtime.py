@@ -66,10 +66,6 @@ _ENTRY_POINTS = "eulerlora.runtimes"
 class Runtime(ABC):
     """Runs a network; callable like the network, with results that differ by rounding only.
 
-    With `bfloat16`, the given network is changed (`round_products`): the weights of the blocks'
-    matrix products become bfloat16, which halves their memory; patch embedding, norms, residuals,
-    heads and logits stay float32.
-
     Attributes:
         name: In settings.
         max_rows_per_pass: More rows run in several passes.
@@ -82,8 +78,6 @@ class Runtime(ABC):
     ) -> None:
         self.network = network.to(device)
         self.device = device
-        if settings.precision == "bfloat16":
-            round_products(self.network)
         self.max_rows_per_pass = max_rows_per_pass(network, device)
 
     @property
@@ -108,6 +102,9 @@ class Runtime(ABC):
         logits, features = zip(*parts, strict=True)
         return NetworkOutput(torch.cat(logits), torch.cat(features))
 
+    def free_unread_weights(self) -> None:  # noqa: B027 - a runtime may read all of them
+        """Frees the weights of the network that this runtime does not read; no other can run it."""
+
     @abstractmethod
     def _pass(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
         """Runs all rows in one pass; arguments as in `outputs`."""
@@ -115,6 +112,10 @@ class Runtime(ABC):
 
 class TorchRuntime(Runtime):
     """Runs a network by torch.
+
+    With `bfloat16`, the given network is changed (`round_products`): the weights of the blocks'
+    matrix products become bfloat16, which halves their memory; patch embedding, norms, residuals,
+    heads and logits stay float32.
 
     With a compiler, the first pass compiles the network for all row counts, and raises what torch
     raises if it fails. Without one, passes on a CUDA device become graphs (`RecordedPasses`).
@@ -130,6 +131,8 @@ class TorchRuntime(Runtime):
     ) -> None:
         super().__init__(network, device, settings)
         self._bfloat16 = settings.precision == "bfloat16"
+        if self._bfloat16:
+            round_products(self.network)
         self._forward: Forward = self.network.outputs
         counts = row_counts(self.max_rows_per_pass)
         if settings.compiler is not None:

@@ -99,6 +99,11 @@ class OpenVinoRuntime(Runtime):
         self._graph = _checked_graph(network, settings.precision, digest)
         super().__init__(network, device, settings)
 
+    def free_unread_weights(self) -> None:
+        """Frees the blocks, which the graph has packed in its own format."""
+        for blocks in (self.network.backbone.encoder.layers, self.network.blocks):
+            blocks.to("meta")
+
     def _pass(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
         request = getattr(self._requests, "of_thread", None)
         if request is None:  # a request can run once at a time
@@ -151,11 +156,14 @@ def _checked_graph(
                 return graph
         shutil.rmtree(folder, ignore_errors=True)
     converted = _converted(network)
+    _store(converted, folder)
+    with suppress(RuntimeError):  # the constants are then pages of the file, not torch's weights
+        converted = _CORE.read_model(folder / _GRAPH_FILE)
     graph = _compiled(converted, precision)
     fault = _fault(network, graph, precision)
     if fault is not None:
+        shutil.rmtree(folder, ignore_errors=True)
         raise SettingsError(f"runtime openvino: {fault}; choose runtime torch")
-    _store(converted, folder)
     return graph
 
 

@@ -113,8 +113,8 @@ class CheckpointSource:
         graphs cannot be captured while another thread uses the device.
 
         Device, precision, compiler and runtime are as in `EulerLoRA.load`. `others`: loaded models
-        on the same device; an equal backbone in the same precision is shared. `verify`: checks the
-        signature before anything else is read; None for no check.
+        on the same device; an equal backbone in the same precision and runtime is shared. `verify`:
+        checks the signature before anything else is read; None for no check.
 
         Raises:
             CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
@@ -238,12 +238,15 @@ def _read_card(folder: Path) -> tuple[str, str | None]:
 def _share_backbone(model: InferenceModel, others: Iterable[InferenceModel]) -> None:
     """Replaces the frozen weights of a model by those of another one with the same backbone.
 
-    All models are on their device and in their precision already; no tensor is converted, and
-    models in different precisions share nothing.
+    All models are on their device, in their precision and by their runtime already; no tensor is
+    converted, and models that differ in one of them share nothing.
     """
-    key = model.config.backbone.sha256, model.precision
+
+    def key(one: InferenceModel) -> tuple[str, ...]:
+        return one.config.backbone.sha256, one.precision, one.runtime.name
+
     for other in others:
-        if (other.config.backbone.sha256, other.precision) == key:
+        if key(other) == key(model):
             shared = dict(other.network.backbone.named_parameters())
             for name, parameter in model.network.backbone.named_parameters():
                 parameter.data = shared[name].data

@@ -107,8 +107,8 @@ def test_any_number_of_members_has_the_outputs_of_torch(adapters: int, images: T
     rows = Rows.of([draw.count for draw in draws], adapters)
     arguments = images, rows, network.draw_rows(draws)
     with torch.inference_mode():
-        actual = decided(network, "openvino").runtime.outputs(*arguments)
         expected = network.outputs(*arguments)
+        actual = decided(network, "openvino").runtime.outputs(*arguments)
     for values, exact in zip(actual, expected, strict=True):
         torch.testing.assert_close(values, exact, rtol=0, atol=1e-4)
 
@@ -125,18 +125,18 @@ def test_rows_of_several_passes_have_the_outputs_of_one(images: Tensor) -> None:
 
 def test_threads_run_passes_at_the_same_time(images: Tensor) -> None:
     network = random_network()
-    runtime = decided(network, "openvino").runtime
     rows, draws = Rows.of([1], 2), network.draw_rows([Draw()])
+    expected = [network(images[index : index + 1], rows, draws).detach() for index in range(3)]
+    runtime = decided(network, "openvino").runtime
 
     @torch.inference_mode()
     def run(index: int) -> list[Tensor]:
         return [runtime(images[index : index + 1], rows, draws) for _ in range(20)]
 
     with ThreadPoolExecutor(3) as pool, torch.inference_mode():
-        for index, answers in enumerate(pool.map(run, range(3))):
-            expected = network(images[index : index + 1], rows, draws)
+        for answers, answer in zip(pool.map(run, range(3)), expected, strict=True):
             for actual in answers:
-                torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
+                torch.testing.assert_close(actual, answer, rtol=0, atol=1e-4)
 
 
 class OtherDraws(type(random_network().method)):  # type: ignore[misc]
@@ -180,6 +180,24 @@ def test_auto_is_the_faster_runtime_and_torch_in_a_draw(
     decision = decided(random_network(), "auto")
     assert decision.runtime.name == name
     assert f"{times_ms[1]:.2f} ms by openvino and {times_ms[0]:.2f} ms by torch" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("runtime", "times_ms", "freed"),
+    [("openvino", None, True), ("auto", (2.0, 1.0), True), ("auto", (1.0, 2.0), False)],
+)
+def test_torch_does_not_keep_the_blocks_of_a_chosen_graph(
+    runtime: RuntimeChoice,
+    times_ms: tuple[float, float] | None,
+    freed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eulerlora.precision._pass_times_ms", lambda *_: times_ms)
+    network = random_network()
+    decided(network, runtime)
+    for name, weight in network.named_parameters():
+        is_of_block = name.startswith(("blocks.", "backbone.encoder.layers."))
+        assert weight.is_meta == (freed and is_of_block), name
 
 
 def test_both_runtimes_are_timed() -> None:
@@ -226,6 +244,13 @@ def test_a_graph_is_kept_for_each_digest(cache: Path, traces: list[object]) -> N
         decided(random_network(), "openvino", digest)
     assert len(traces) == 2
     assert len(list(cache.iterdir())) == 2
+
+
+def test_a_new_graph_has_its_weights_in_pages_of_its_file(cache: Path) -> None:
+    runtime = decided(random_network(), "openvino").runtime
+    (weights,) = cache.glob("*/*.bin")
+    assert str(weights) in Path("/proc/self/maps").read_text()
+    assert runtime.name == "openvino"
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing", "other weights"])

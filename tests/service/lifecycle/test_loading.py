@@ -141,6 +141,15 @@ def test_a_model_is_served_by_the_requested_runtime(
 
 
 @needs_openvino
+def test_models_in_different_runtimes_share_no_weights(save: Save) -> None:
+    first = load(save("first", seed=1), (), runtime="openvino")
+    second = load(save("second", seed=2), [first.model])
+    third = load(save("third", seed=3), [second.model], runtime="openvino")
+    for loaded in (first, second, third):
+        assert gives_known_answer(loaded)
+
+
+@needs_openvino
 def test_the_known_answer_is_that_of_the_chosen_runtime(
     save: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
