@@ -491,45 +491,62 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
 @click.command(
     "import", epilog="\b\nExample:\n  eulerlora import lora_0 lora_1 --format peft --out checkpoint"
 )
-@click.argument("folders", nargs=-1, required=True, type=PATH)
-@click.option("--format", type=click.Choice(["peft"]), required=True, expose_value=False)
+@click.argument("sources", nargs=-1, required=True, type=PATH)
+@click.option("--format", "format_", type=click.Choice(["peft", "lora-ensemble"]), required=True)
 @click.option("--out", required=True, type=PATH, help="A new folder: the checkpoint.")
 @click.option(
     "--backbone",
     metavar="SOURCE",
-    help="Folder or repository of the backbone; that of the adapters by default.",
+    help="Folder or repository of the backbone; that of the adapters by default. For "
+    "lora-ensemble, a name of torchvision's weights; ViT_B_32_Weights.IMAGENET1K_V1 by default.",
 )
-@click.option("--classes", help="Names, separated by commas; those of the backbone by default.")
+@click.option(
+    "--classes",
+    help="Names, separated by commas; those of the backbone by default, or of the data set that "
+    "the name of a lora-ensemble file has.",
+)
 @click.option("--name", default="imported", show_default=True, help="Name of the checkpoint.")
 @click.option(
     "--preprocessing",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="JSON of the images' preparation in training, such as preprocessor_config.json; that in "
-    "the adapters' folders or the backbone's by default.",
+    "the adapters' folders or the backbone's by default, for lora-ensemble a resize alone.",
 )
 def import_command(
-    folders: tuple[Path, ...],
+    sources: tuple[Path, ...],
+    format_: str,
     out: Path,
     backbone: str | None,
     classes: str | None,
     name: str,
     preprocessing: Path | None,
 ) -> None:
-    """Write a checkpoint with the adapters of PEFT FOLDERS as an ensemble.
+    """Write a checkpoint with the adapters of other libraries' SOURCES as an ensemble.
 
-    They are of LoRA or MonteCLoRA, and answer in mode det, or of EulerLoRA (eulerlora.peft). Ranks
-    of LoRA may differ, and PEFT's scaling becomes part of the weights.
+    peft: folders with adapters of LoRA or MonteCLoRA, which answer in mode det, or of EulerLoRA
+    (eulerlora.peft). Ranks of LoRA may differ, and PEFT's scaling becomes part of the weights.
+
+    lora-ensemble: one file of LoRA-Ensemble for a Vision Transformer, which has all members.
     """
+    if format_ == "lora-ensemble" and len(sources) > 1:
+        raise click.UsageError(f"expected one file of lora-ensemble, got {len(sources)}")
     configure_openmp()
+    # These import torch.
+    from eulerlora.exchange.lora_ensemble import BACKBONE, import_lora_ensemble  # noqa: PLC0415
     from eulerlora.exchange.preprocessing import read_preprocessing  # noqa: PLC0415
-    from eulerlora.plugins.peft_import import import_peft  # noqa: PLC0415
-    from eulerlora_contract.output_files import check_free  # noqa: PLC0415 - imports torch
+    from eulerlora_contract.output_files import check_free  # noqa: PLC0415
 
     check_free(out)
     prepared = None if preprocessing is None else read_preprocessing(preprocessing)
     names = [part.strip() for part in classes.split(",")] if classes else []
-    config = import_peft(folders, out, backbone, names, name, prepared)
+    if format_ == "peft":
+        from eulerlora.plugins.peft_import import import_peft  # noqa: PLC0415
+
+        config = import_peft(sources, out, backbone, names, name, prepared)
+    else:
+        (file,) = sources
+        config = import_lora_ensemble(file, out, backbone or BACKBONE, names, name, prepared)
     settings = config.adapters.settings
     click.echo(
         f"{settings.adapters} adapters of rank {settings.rank}, "

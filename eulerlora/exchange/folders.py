@@ -164,6 +164,8 @@ class ImportedBackbone:
 def read_any_tensors(path: Path) -> dict[str, Tensor]:
     """Reads a safetensors file, or a pickle that holds tensors only; no code in it runs.
 
+    Tensors without stored values (of the device `meta`) and sparse ones are left out.
+
     Raises:
         CheckpointError: For anything else, and for a damaged file.
     """
@@ -181,7 +183,11 @@ def read_any_tensors(path: Path) -> dict[str, Tensor]:
         content = content["state_dict"]
     if not isinstance(content, dict):
         raise CheckpointError(path, "expected tensors by name")
-    return {name: tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
+    return {
+        name: tensor
+        for name, tensor in content.items()
+        if isinstance(tensor, Tensor) and not tensor.is_meta and tensor.layout is torch.strided
+    }
 
 
 def read_source(

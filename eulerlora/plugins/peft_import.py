@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
 from eulerlora.checkpoint.weights import finite, with_weights
 from eulerlora.exchange.folders import (
     ImportedBackbone,
@@ -22,10 +22,9 @@ from eulerlora.exchange.folders import (
     read_source,
     stated_preprocessing,
 )
-from eulerlora.exchange.importing import find_source
+from eulerlora.exchange.importing import ImportedAdapters, find_source, import_adapters
 from eulerlora.exchange.libraries import Json
 from eulerlora.exchange.preprocessing import DEFAULT_IMAGE_SIZE
-from eulerlora.methods.registry import build_network
 from eulerlora.plugins.peft_export import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS
 from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings
 from eulerlora.settings import BackboneSettings, Preprocessing
@@ -247,20 +246,24 @@ def import_peft(
     (count,) = counts
     stated = (source.json("config.json") or {}).get("id2label") or {}
     names = list(classes) or [str(stated.get(str(i), f"class_{i}")) for i in range(count)]
-    if len(names) != count:
-        raise SettingsError(f"expected {count} class names, got {len(names)}")
     settings = _settings(adapters)
-    network = build_network(imported.backbone, settings, len(names), imported.preprocessing)
-    with torch.no_grad():
-        for index, adapter in enumerate(adapters):
-            for block, down, up in zip(network.blocks, adapter.down, adapter.up, strict=True):
-                block.get_parameter("down")[:, index, : adapter.rank] = down
-                block.get_parameter("up")[:, index, : adapter.rank] = up
-            network.heads.weight[index], network.heads.bias[index] = heads[index]
-    origin = {"format": "peft", "adapters": [folder.name for folder in folders]}
-    config = config_of(network, network.preprocessing, names, name, imported.provenance, origin)
-    save_checkpoint(out, network.eval(), config, _card(config))
-    return config
+    ensemble = ImportedAdapters(
+        settings,
+        torch.stack([_padded(adapter.down, settings.rank) for adapter in adapters], dim=2),
+        torch.stack([_padded(adapter.up, settings.rank) for adapter in adapters], dim=2),
+        torch.stack([weight for weight, _ in heads]),
+        torch.stack([bias for _, bias in heads]),
+        "peft",
+        [folder.name for folder in folders],
+    )
+    return import_adapters(
+        ensemble, imported.backbone, imported.provenance, imported.preprocessing, names, name, out
+    )
+
+
+def _padded(matrices: Tensor, rank: int) -> Tensor:
+    """Adds directions of zero to (blocks, 4, fewer, width)."""
+    return F.pad(matrices, (0, 0, 0, rank - matrices.shape[2]))
 
 
 def _stated_beside(folders: Sequence[Path], backbone: WeightsSource) -> Preprocessing | None:
@@ -331,13 +334,3 @@ def _head(adapter: _ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Ten
             f"expected a classifier with {adapter.down.shape[3]} inputs, got {weight.shape[1]}",
         )
     return weight, bias
-
-
-def _card(config: CheckpointConfig) -> str:
-    origin = config.provenance["imported"]["adapters"]
-    classes = "\n".join(f"- `{label.name}`" for label in config.classes)
-    return (
-        f"# {config.name}\n\nImported from the PEFT adapters {', '.join(origin)} on the backbone "
-        f"{config.backbone.provenance['imported']['source']}. It is not calibrated: it has no "
-        f"thresholds. {UNKNOWN_TRAINING}\n\n## Classes\n\n{classes}\n"
-    )

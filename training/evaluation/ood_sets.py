@@ -182,7 +182,8 @@ def _joined(texts: Iterable[str], separator: str) -> str:
 def _shown(config: CheckpointConfig) -> Iterator[tuple[str, str]]:
     """Yields name (kind or path) and use of the data of all trainings."""
     origin, facts = config.backbone.provenance, config.provenance
-    published = config.backbone.published or origin.get("fine_tuned_from")
+    imported = origin.get("imported", {}).get("source")
+    published = config.backbone.published or origin.get("fine_tuned_from") or imported
     if "stages" in origin:
         for data in (*origin["recipe"]["data"], *origin["recipe"].get("unlabelled", ())):
             yield _data_name(data), "pretraining"

@@ -341,13 +341,17 @@ def _training_facts(config: CheckpointConfig) -> str:
 
 
 def _trained_elsewhere(config: CheckpointConfig) -> bool:
-    """True for adapters of PEFT's folders or of one's own loop."""
+    """True for adapters of other libraries' files or of one's own loop."""
     return "imported" in config.provenance
 
 
 def _source(imported: Mapping[str, Any]) -> str:
     """Where adapters come from, by the provenance of `config_of`."""
-    return {"adapt": "in a loop on `eulerlora.adapt`", "peft": "with PEFT"}[imported["format"]]
+    return {
+        "adapt": "in a loop on `eulerlora.adapt`",
+        "peft": "with PEFT",
+        "lora-ensemble": "with LoRA-Ensemble",
+    }[imported["format"]]
 
 
 def _reproduction_steps(

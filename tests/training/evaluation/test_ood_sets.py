@@ -159,9 +159,15 @@ def test_changed_test_images_and_data_of_a_published_backbone_are_named() -> Non
     assert resemblance(shifted, config()) == "the data set itself: changed test images"
     plain = config_of(random_network(), provenance={})
     assert resemblance(OodSet("caltech101", []), plain) is None
-    backbone = plain.backbone.model_copy(update={"published": "ViT_B_32_Weights.IMAGENET1K_V1"})
-    published = plain.model_copy(update={"backbone": backbone})
-    assert resemblance(OodSet("caltech101", []), published) is not None
+    name = "ViT_B_32_Weights.IMAGENET1K_V1"
+    for origin in (
+        {"published": name},
+        {"provenance": {"fine_tuned_from": name}},
+        {"provenance": {"imported": {"source": name}}},
+    ):
+        backbone = plain.backbone.model_copy(update=origin)
+        published = plain.model_copy(update={"backbone": backbone})
+        assert resemblance(OodSet("caltech101", []), published) is not None
 
 
 def test_outlier_exposure_counts_as_shown() -> None:

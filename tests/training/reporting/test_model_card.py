@@ -156,6 +156,16 @@ def test_the_card_states_origin_and_licences_of_the_backbone(
     assert ModelCard(card).data.base_model == expected
 
 
+@pytest.mark.parametrize(
+    ("format_", "stated"), [("peft", "with PEFT"), ("lora-ensemble", "with LoRA-Ensemble")]
+)
+def test_the_card_names_the_library_of_imported_adapters(format_: str, stated: str) -> None:
+    config = config_with_facts("imagefolder")
+    facts = config.provenance | {"imported": {"format": format_, "adapters": ["a"]}}
+    card = model_card(config.model_copy(update={"provenance": facts}), REPORT)
+    assert f"trained elsewhere ({stated})" in card
+
+
 def test_the_card_names_classes_with_sensitivity_zero() -> None:
     config = config_with_facts("imagefolder")
     never, once = (of_class(share(hits, 9)) for hits in (0, 1))
