@@ -190,7 +190,7 @@ def _differences_table(rows: Mapping[str, _Resampled]) -> str:
             test.minus,
             f"{test.difference:+.4f} ({test.low:+.4f} to {test.high:+.4f})",
             f"{test.seeds_error:.4f}",
-            f"{test.lesions_error:.4f}",
+            f"{test.images_error:.4f}",
             f"{test.p:.4f}",
             f"{adjusted:.3f}",
             "**shown**" if adjusted < 0.05 else "",

@@ -235,7 +235,7 @@ class EndpointResult:
 
 
 def endpoint_result(
-    metric: str, arm: str, minus: str, of_arm: Floats, of_minus: Floats, paired: bool = True
+    metric: str, arm: str, minus: str, of_arm: Floats, of_minus: Floats, *, paired: bool = True
 ) -> EndpointResult:
     """The difference of a metric between two arms, `arm` minus `minus`.
 

@@ -192,8 +192,8 @@ def _check_distinct(reports: Mapping[Path, Report]) -> None:
     for folder, report in reports.items():
         keys: list[tuple[object, str]] = [(report.revision, "another model, got the same revision")]
         if (seed := report.method.seed) is not None:
-            key = (report.method.recipe_sha256, seed)
-            keys.append((key, f"another seed of {report.method.title}, got {seed}"))
+            of_seed = report.method.recipe_sha256, seed
+            keys.append((of_seed, f"another seed of {report.method.title}, got {seed}"))
         for key, expected in keys:
             if key in seen:
                 raise DataError(f"{folder}: expected {expected} as in {seen[key]}")
@@ -300,12 +300,18 @@ def _difference_table(comparison: Comparison) -> tuple[list[str], list[list[str]
             one.verdict,
             f"{one.difference:+.4f}",
             f"{one.low:+.4f} to {one.high:+.4f}",
-            "< 0.0001" if one.adjusted_p < 1e-4 else f"{one.adjusted_p:.4f}",
+            _p_value(one.adjusted_p),
             f"{one.detectable:.4f}",
         ]
         for one in comparison.differences
     ]
     return head, rows
+
+
+def _p_value(p: float | None) -> str:
+    if p is None:
+        return "n/a"
+    return "< 0.0001" if p < 1e-4 else f"{p:.4f}"
 
 
 def write_comparison(
@@ -346,7 +352,7 @@ def _csv(comparison: Comparison) -> str:
                 one = tested.get((arm.name, metric))
                 of_runs = [mean(values), stdev(values) if len(values) > 1 else None]
                 seeds = ["" if seed is None else str(seed) for seed in arm.seeds]
-                difference = [None] * 7
+                difference: list[str] = [""] * 7
                 if one is not None:
                     numbers = (one.difference, one.low, one.high, one.p, one.adjusted_p)
                     difference = [one.minus, *map(_number, (*numbers, one.detectable))]

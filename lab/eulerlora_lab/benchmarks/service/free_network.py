@@ -34,7 +34,7 @@ def _serve(options: Sequence[str]) -> None:
                 stored[item.draw] = run(served, [item])[0]
         return [stored[item.draw] for item in items]
 
-    ServedModel.infer = infer  # type: ignore[method-assign]
+    ServedModel.infer = infer  # type: ignore[method-assign,assignment]
     sys.argv[1:] = ["serve", *options]
     main()
 
