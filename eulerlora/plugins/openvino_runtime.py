@@ -39,14 +39,17 @@ from eulerlora_contract.sampling import Precision
 # With the first, the import of openvino and every conversion would be reported to its makers. It
 # would import the second, whose handler of logs closes the stderr of this moment.
 _modules: dict[str, Any] = sys.modules
+_absl = _modules.get("absl")
 for _hidden in ("openvino_telemetry", "absl"):
-    _modules.setdefault(_hidden, None)
+    _modules[_hidden] = None
 import openvino  # noqa: E402
 from openvino.frontend import FrontEndManager  # noqa: E402
 from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder  # noqa: E402
 
-if _modules["absl"] is None:
+if _absl is None:
     del _modules["absl"]
+else:
+    _modules["absl"] = _absl
 
 _CORE = openvino.Core()
 """The only one, never freed. Each gives its thread a stack for signals and unmaps it in the end; if

@@ -341,3 +341,14 @@ def test_a_process_handles_signals_after_its_models_are_freed(checkpoint_folder:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("handled\n", 0), done.stderr
+
+
+def test_its_import_adds_no_handler_that_closes_stderr() -> None:
+    """Also after tensorboard has imported absl; setting up a log then closes pytest's stderr."""
+    script = (
+        "import sys, absl\n"
+        "import eulerlora.plugins.openvino_runtime\n"
+        "assert sys.modules['absl'] is absl\n"
+        "assert 'absl.logging' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
