@@ -43,7 +43,10 @@ def _fake_server(respond: Respond) -> Iterator[int]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 1024  # connections that arrive at once; above it, some are refused
+
+    server = Server(("127.0.0.1", 0), Handler)
     assert isinstance(server, socketserver.TCPServer)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
