@@ -16,7 +16,7 @@ EPOCHS = 10  # a short run, so that six of them take minutes; a real comparison 
 OPTIONS = sys.argv[1:]  # further options of `eulerlora train`, such as --set training.epochs=5
 SAME = ("backbone.weights=embedded", "adapters.adapters=1", f"training.epochs={EPOCHS}")
 METHODS = {"eulerlora": "adapters.min_rank=10", "lora": "adapters.min_rank=20"}  # of rank 20
-draw_shapes(Path("shapes"))
+draw_shapes(Path("shapes"), per_class=60)  # at least 20 test images, which intervals need
 
 # %% [markdown]
 # **Same conditions.** Both runs of a seed see the same split, images, order and views; only one

@@ -299,9 +299,15 @@ def _difference_table(comparison: Comparison) -> tuple[list[str], list[list[str]
             _TESTED[one.metric],
             one.verdict,
             f"{one.difference:+.4f}",
-            f"{one.low:+.4f} to {one.high:+.4f}",
-            _p_value(one.adjusted_p),
-            f"{one.detectable:.4f}",
+            *(
+                (
+                    f"{one.low:+.4f} to {one.high:+.4f}",
+                    _p_value(one.adjusted_p),
+                    f"{one.detectable:.4f}",
+                )
+                if one.low < one.high
+                else ("no interval", "n/a", "n/a")  # equal in all resamples, which says nothing
+            ),
         ]
         for one in comparison.differences
     ]

@@ -35,12 +35,8 @@ _TOLERANCE = 3e-2
 _MEASURED_ROWS = (1, 8, 32, 128)
 
 
-class WrongProbabilities(Exception):  # noqa: N818 - describes an engine
-    """An engine that is not worth timing."""
-
-
 @dataclass(frozen=True)
-class PreparedEngine:
+class _PreparedEngine:
     """An engine that is ready for every row count.
 
     Attributes:
@@ -54,11 +50,11 @@ class PreparedEngine:
 
 
 @cache
-def engine_of(plan: Plan, kind: EngineKind) -> PreparedEngine:
+def _engine_of(plan: Plan, kind: EngineKind) -> _PreparedEngine:
     """The engine after its first passes, which record or compile it.
 
     Raises:
-        WrongProbabilities: If it differs from the plain network.
+        ArithmeticError: If it differs from the plain network.
     """
     sizes, device = plan.sizes.large, plan.device
     network = random_network(sizes).requires_grad_(False).to(device)
@@ -80,24 +76,24 @@ def engine_of(plan: Plan, kind: EngineKind) -> PreparedEngine:
         expected = on_cpu.network(on_cpu.images, on_cpu.rows, on_cpu.draws)
     check(run(load.images, load.rows, load.draws), expected, _TOLERANCE)
     measured = [count for count in counts if count in _MEASURED_ROWS]
-    return PreparedEngine(run, measured, seconds)
+    return _PreparedEngine(run, measured, seconds)
 
 
 def check(actual: Tensor, expected: Tensor, tolerance: float) -> None:
     """Compares the probabilities of logits; NaN differs by 1.
 
     Raises:
-        WrongProbabilities: If one differs by more than the tolerance.
+        ArithmeticError: If one differs by more than the tolerance.
     """
     first, second = (each.detach().cpu().double().softmax(dim=-1) for each in (actual, expected))
     largest = (first - second).abs().nan_to_num(nan=1.0).max().item()
     if largest > tolerance:
-        raise WrongProbabilities(f"a probability differs by {largest:.2g}, more than {tolerance:g}")
+        raise ArithmeticError(f"a probability differs by {largest:.2g}, more than {tolerance:g}")
 
 
 def row_rates(plan: Plan, kind: EngineKind) -> Iterator[Result]:
     """The time of the first passes, rows per second, and how busy the device is meanwhile."""
-    engine = engine_of(plan, kind)
+    engine = _engine_of(plan, kind)
     name = f"first passes of all row counts, bfloat16, {kind}"
     yield Result(name, "with what it records or compiles", engine.seconds, [engine.seconds])
     passes = [_pass_of(plan, engine.run, count) for count in engine.row_counts]
@@ -118,7 +114,7 @@ def plain_networks(plan: Plan, library: Literal["ours", "timm"]) -> Iterator[Res
     make = _compiled_backbone if library == "ours" else _timm_network
     network, name = make(plan), "a plain ViT, compiled" if library == "ours" else "timm's ViT"
     side = plan.sizes.large.backbone.image_size
-    counts = engine_of(plan, "plain").row_counts
+    counts = _engine_of(plan, "plain").row_counts
     passes = []
     for count in counts:
         images = torch.rand(count, 3, side, side, device=plan.device).bfloat16()
@@ -193,7 +189,7 @@ def _utilisation(plan: Plan, name: str, work: Work) -> Iterator[Result]:
 def matrix_product_share(plan: Plan) -> Iterator[Result]:
     """Floating-point operations per second of the largest pass, as a part of those of a product of
     square bfloat16 matrices on the same device."""
-    sizes, engine = plan.sizes.large, engine_of(plan, "recorded")
+    sizes, engine = plan.sizes.large, _engine_of(plan, "recorded")
     count = engine.row_counts[-1]
     load = Workload.random(sizes, -(-count // sizes.trajectories), plan.device)
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
@@ -217,7 +213,7 @@ def matrix_product_share(plan: Plan) -> Iterator[Result]:
 
 def pass_memory(plan: Plan) -> Iterator[Result]:
     """Measures the memory of weights, graphs and the largest pass; on a CPU, of the process."""
-    engine = engine_of(plan, "recorded")
+    engine = _engine_of(plan, "recorded")
     largest_pass = _pass_of(plan, engine.run, engine.row_counts[-1])
     if plan.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(plan.device)
@@ -236,7 +232,7 @@ def pass_memory(plan: Plan) -> Iterator[Result]:
 
 
 def latency(plan: Plan) -> Iterator[Result]:
-    sizes, run = plan.sizes.large, engine_of(plan, "recorded").run
+    sizes, run = plan.sizes.large, _engine_of(plan, "recorded").run
     load = Workload.random(sizes, 1, plan.device)
     single = Rows(load.rows.image[:1], load.rows.adapter[:1], (1,))
     yield plan.comparison(

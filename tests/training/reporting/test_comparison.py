@@ -166,6 +166,12 @@ def test_few_images_are_not_tested(tmp_path: Path) -> None:
     assert "Nothing is tested: fewer than 20 groups" in text
 
 
+def test_a_difference_that_is_equal_in_all_resamples_has_no_interval(tmp_path: Path) -> None:
+    runs = [finished_run(tmp_path / n, 0, 50.0, title=n) for n in ("LoRA", "SNGP")]
+    (row,) = table_rows(succeed("compare", *runs, "--metric", "accuracy").out, 1)
+    assert row[3:] == ["+0.0000", "no interval", "n/a", "n/a"]
+
+
 def test_a_model_that_was_shown_test_images_is_marked(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path / n, 0, title=n, seen=7) for n in ("LoRA", "SNGP")]
     assert "was shown 7 of the test images" in succeed("compare", *runs).out
