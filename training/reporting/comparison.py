@@ -124,7 +124,7 @@ def compare_runs(
     Args:
         folders: Of trainings, or written by `evaluate --out`.
         reference: One of them; None for the first one.
-        tested: Metrics of _TESTED.
+        tested: Names of metrics: accuracy, macro_auroc, nll, ece, brier, aurc, far_msp, near_msp.
 
     Raises:
         SettingsError: For another metric.
