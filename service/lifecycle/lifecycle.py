@@ -92,6 +92,7 @@ class Lifecycle:
         self._shadow_source = shadow_source
         self._load = load
         self._waits = waits
+        self._threads = torch.get_num_threads()
         self._checked: list[CheckedModel] = []
         self._started, self._reload = asyncio.Event(), asyncio.Event()
         self.phase: _Phase = "starting"
@@ -213,11 +214,23 @@ class Lifecycle:
     async def _load_models(self) -> ServedModels:
         for source in self._sources:
             load = partial(self._load, source, self._loaded)
-            self._checked.append(await run_in_daemon_thread(load))
+            self._checked.append(await self._in_loader(load))
         models = ServedModels(checked.served for checked in self._checked)
         if self._shadow_source is not None:
             await self._load_shadow(self._shadow_source, models)
         return models
+
+    async def _in_loader(self, load: Callable[[], _Result]) -> _Result:
+        """Runs `load` in a daemon thread with the process's number of torch's threads.
+
+        A new thread has by default the number of the thread that set one last.
+        """
+
+        def run() -> _Result:
+            torch.set_num_threads(self._threads)
+            return load()
+
+        return await run_in_daemon_thread(run)
 
     async def _load_shadow(self, source: CheckpointSource, models: ServedModels) -> None:
         name = source.name or models.default
@@ -225,7 +238,7 @@ class Lifecycle:
             names = ", ".join(models)
             raise SettingsError(f"--shadow: expected a served model ({names}), got {name}")
         load = partial(self._load, replace(source, name=name), self._loaded)
-        shadow = await run_in_daemon_thread(load)
+        shadow = await self._in_loader(load)
         check_same_input(shadow.served, models[name])
         self.shadow = shadow
         logger.info("model %s: compared with the shadow %s", name, shadow.model.revision)
@@ -276,7 +289,7 @@ class Lifecycle:
         """The new revision in a folder, which `use` accepts; the current one if that fails."""
         name = f"{kind} {old.served.name}"
         try:
-            loading = run_in_daemon_thread(lambda: old.newer_revision(self._load, self._loaded))
+            loading = self._in_loader(lambda: old.newer_revision(self._load, self._loaded))
             new = await self._noticed_if_slow(name, loading)
             if new is None:
                 logger.info("%s: revision %s, verified", name, old.model.revision)

@@ -136,17 +136,27 @@ async def test_the_service_is_ready_after_the_health_checks_and_the_warm_up(
     assert phases == ["starting"] * 4  # det, stoch twice, the warm-up
 
 
-async def test_the_thread_of_the_answers_wakes_no_other(
+async def test_the_thread_of_the_answers_wakes_no_other_and_models_keep_their_threads(
     harness: Harness, checkpoint_folder: Path
 ) -> None:
+    of_loads: list[int] = []
+
+    def load(source: CheckpointSource, others: Any) -> Any:
+        of_loads.append(torch.get_num_threads())
+        return source.load(others)
+
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        async with harness.running(checkpoint_folder) as lifecycle:
+        async with harness.running(checkpoint_folder, load=load) as lifecycle:
             await until(lambda: lifecycle.phase != "starting")
+            assert torch.get_num_threads() == 1
+            signal.raise_signal(signal.SIGHUP)
+            await until(lambda: len(of_loads) == 2)
             assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(threads)
+    assert of_loads == [2, 2]
 
 
 async def infer_wrongly(served: ServedModel, item: InferenceItem) -> Tensor:
