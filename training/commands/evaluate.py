@@ -222,7 +222,7 @@ def card_command(checkpoint: Path, report: Path, sections: tuple[Path, ...]) -> 
     """Write the model card of a checkpoint, its README.md, from its report."""
     from training.reporting.model_card import write_model_card  # noqa: PLC0415 - imports matplotlib
 
-    write_model_card(checkpoint, report, {path.name: _read_text(path) for path in sections})
+    write_model_card(checkpoint, report, [_read_text(path) for path in sections])
 
 
 def _read_text(path: Path) -> str:

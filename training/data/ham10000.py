@@ -86,12 +86,12 @@ class Ham10000(DataSet):
     )
     misuses = (
         "decisions about anyone's care, alone or as a second reader;",
-        "exclusion of melanoma or any other cancer: it misses some of each;",
-        "images other than dermatoscopic ones, such as photographs or histology;",
+        "exclusion of melanoma or another cancer: it misses some of each;",
+        "photographs, histology, or other images than dermatoscopic ones;",
         "other conditions: it always assigns one of the seven classes;",
         "dark skin: HAM10000 is mostly from light skin;",
-        "estimates of prevalence: the class frequencies are those of an archive;",
-        "commercial use: the licence of the data forbids it.",
+        "estimates of prevalence: class frequencies are those of an archive;",
+        "commercial use: the data's licence forbids it.",
     )
     limits = (
         "Test and training images are from the same two clinics and cameras. Expect lower accuracy "

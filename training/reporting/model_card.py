@@ -4,11 +4,10 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any
 
 from eulerlora.checkpoint.config import CheckpointConfig
@@ -23,11 +22,10 @@ from eulerlora_contract.progress import format_duration
 from training.data.dataset import IMAGENET, DataSet
 from training.data.registry import DATA_SETS
 from training.evaluation.intervals import CONFIDENCE
-from training.evaluation.ood_sets import generated_sets
 from training.evaluation.report_schema import CHART_FILE, Report, read_report
 from training.recipe.file import RECIPES
 from training.reporting.report import RESULTS, card_results, results_csv
-from training.reporting.tables import enumeration
+from training.reporting.tables import CARD_CLASSES, card_sensitivities, enumeration
 
 _DIRECTIONS = (
     "Evaluate it on your own labelled pictures first (`eulerlora evaluate`), and again after a "
@@ -40,8 +38,6 @@ model = EulerLoRA.load("FOLDER")
 prediction = model.predict("picture.jpg", mode="stoch", seed=0)
 ```"""
 _ENTRY_POINTS = "eulerlora.card_sections"
-_MAX_DESCRIBED = 20
-"""Classes that a card, which is one page, describes."""
 
 _LICENCES = {
     "mini-imagenet": f"mini-ImageNet (Vinyals et al., NIPS 2016), {IMAGENET}",
@@ -70,9 +66,7 @@ _HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"
 """The Hub's names of metrics, by the names of a report."""
 
 
-def write_model_card(
-    folder: Path, report_folder: Path, sections: Mapping[str, str] = MappingProxyType({})
-) -> None:
+def write_model_card(folder: Path, report_folder: Path, sections: Sequence[str] = ()) -> None:
     """Writes the model card of the checkpoint in `folder` from a report, and the files beside it.
 
     These are the reliability diagrams and a table of all results. Their names have a digest of the
@@ -81,7 +75,7 @@ def write_model_card(
     Args:
         folder: Of the checkpoint.
         report_folder: Of the report.
-        sections: Further ones in Markdown, each with its heading, by the name of its file.
+        sections: Further ones in Markdown, each with its heading.
 
     Raises:
         DataError: For a report or a section of another revision of the checkpoint.
@@ -93,7 +87,7 @@ def write_model_card(
             f"{report_folder}: expected a report on revision {revision[:15]}... of {folder}, got "
             f"one on {report.revision[:15]}...; run `eulerlora evaluate` again"
         )
-    for named in re.findall(r"sha256:[0-9a-f]+", "\n".join(sections.values())):
+    for named in re.findall(r"sha256:[0-9a-f]+", "\n".join(sections)):
         if named != revision:
             raise DataError(
                 f"expected sections on revision {revision[:15]}... of {folder}, got one on "
@@ -134,7 +128,7 @@ class _CardFiles:
 def model_card(
     config: CheckpointConfig,
     report: Report | None,
-    sections: Mapping[str, str] = MappingProxyType({}),
+    sections: Sequence[str] = (),
     beside: _CardFiles = _CardFiles(),
 ) -> str:
     """Front matter and one page of Markdown: use, main results (if there is a report), limits,
@@ -156,25 +150,31 @@ def model_card(
         *(section.strip() for section in added if section is not None),
         "## Intended use\n\n" + "\n\n".join(use),
         f"## Out-of-scope use\n\n{misuses}",  # the page shows it by this heading
-        f"## Classes\n\n{_classes(config)}",
+        f"## Classes\n\n{_classes(config, report)}",
         f"## Results\n\n{results}",
-        *(section.strip() for section in sections.values()),
+        *(section.strip() for section in sections),
         "## Limits\n\n" + _list([*texts.limits, *_tolerances(config)]),
         f"## Data and licence\n\n{_data(config, texts)}",
         f"## Training\n\n{_training_facts(config)}",
-        f"## Reproduction\n\n{_reproduction_steps(config, report, sections)}",
+        *_reproduction(config),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _classes(config: CheckpointConfig) -> str:
-    if len(config.classes) > _MAX_DESCRIBED:
-        return f"{len(config.classes)}, listed in `config.json`."
-    described = (
-        f"`{label.name}`" + f", {label.description}" * (label.description != label.name)
+def _classes(config: CheckpointConfig, report: Report | None) -> str:
+    """A list of the classes with their sensitivity; of many classes the lowest ones."""
+    described = {
+        label.name: f"`{label.name}`" + f", {label.description}" * (label.description != label.name)
         for label in config.classes
-    )
-    return "; ".join(described) + "."
+    }
+    many = f"{len(described)}, listed in `config.json`." * (len(described) > CARD_CLASSES)
+    if report is None:
+        return many or _list([*described.values()])
+    title = f"The {CARD_CLASSES} with the lowest sensitivity" if many else "Sensitivity"
+    counted = "images" if report.sampled == "picture" else f"{report.sampled}s"
+    items = [f"{described[name]}: {text}" for name, text in card_sensitivities(report).items()]
+    heading = f"{many} {title} ({report.modes[-1].title}; {counted}):".strip()
+    return f"{heading}\n\n{_list(items)}"
 
 
 def _front_matter(config: CheckpointConfig, report: Report | None) -> str:
@@ -247,9 +247,7 @@ def _shape(config: CheckpointConfig) -> str:
 def _views(config: CheckpointConfig) -> str:
     if config.views == 1:
         return ""
-    return (
-        f" In mode stoch, the trajectories of an image share {config.views} flips and turns of it."
-    )
+    return f" In mode stoch, trajectories see {config.views} flips and turns of the image."
 
 
 def _results(report: Report, beside: _CardFiles) -> str:
@@ -257,8 +255,8 @@ def _results(report: Report, beside: _CardFiles) -> str:
         [
             *card_results(report),
             f"![Reliability diagrams]({beside.chart})",
-            f"[All results]({beside.results}): by class, group, out-of-distribution set and "
-            "prediction set, with intervals and counts.",
+            f"[All results]({beside.results}), also by group, out-of-distribution and prediction "
+            "set.",
         ]
     )
 
@@ -334,8 +332,7 @@ def _training_facts(config: CheckpointConfig) -> str:
     else:
         trained = (
             f"{'Network' if _is_whole_network(config) else 'Adapters'}: recipe `{recipe['name']}`, "
-            f"seed {facts['seed']}, commit {facts['commit']}, {facts['date']}, on "
-            f"{facts['hardware']}: {_steps(facts['training'])}."
+            f"{facts['date']}, on {facts['hardware']}: {_steps(facts['training'])}."
         )
     return _list([trained, *_outliers(facts), *_backbone(config), "All settings: `config.json`."])
 
@@ -354,26 +351,13 @@ def _source(imported: Mapping[str, Any]) -> str:
     }[imported["format"]]
 
 
-def _reproduction_steps(
-    config: CheckpointConfig, report: Report | None, sections: Iterable[str]
-) -> str:
-    """The commands that reproduce backbone, checkpoint, results and card.
-
-    Of a checkpoint that was trained elsewhere, those of results and card.
-    """
+def _reproduction(config: CheckpointConfig) -> list[str]:
+    """The section with the commands that reproduce backbone and checkpoint, if recorded."""
     if _trained_elsewhere(config):
-        lines: list[str] = []
-        note = "run/ is this checkpoint, DIR a folder with a folder for each class."
-    else:
-        lines, placeholders = _training_steps(config)
-        note = f"{placeholders}. The same machine type gives the same weights."
-    if report is not None:
-        options = _evaluation_options(config, report)
-        files = "".join(f" --section {shlex.quote(name)}" for name in sections)
-        lines.append(f"eulerlora evaluate run/ --data DIR {options} --out report/")
-        lines.append(f"eulerlora card run/ --report report/{files}")
+        return []
+    lines, placeholders = _training_steps(config)
     commands = "\n".join(lines)
-    return f"{note}\n\n```\n{commands}\n```"
+    return [f"## Reproduction\n\n{placeholders}.\n\n```\n{commands}\n```"]
 
 
 def _training_steps(config: CheckpointConfig) -> tuple[list[str], str]:
@@ -421,8 +405,8 @@ def _outliers(facts: Mapping[str, Any]) -> Iterator[str]:
     if "outliers" in facts:
         outliers, weight = facts["outliers"], facts["recipe"]["outliers"]["weight"]
         yield (
-            f"Outlier exposure: {outliers['images']:,} images of {outliers['data']} as examples "
-            f"of none of the classes, each with a loss weight of {weight:g}."
+            f"Outlier exposure: {outliers['images']:,} images of {outliers['data']}, each with a "
+            f"loss weight of {weight:g}."
         )
 
 
@@ -482,36 +466,6 @@ def _command(
     seed_option = [] if seed is None else ["--seed", str(seed)]
     words = ["eulerlora", command, path, "--data", "DIR", "--out", out]
     return " ".join([*words, *variant, *seed_option, *overrides, *extra_arguments])
-
-
-def _evaluation_options(config: CheckpointConfig, report: Report) -> str:
-    """Options of `evaluate` that give the report; defaults of the checkpoint are left out."""
-    of_modes = [mode.options for mode in report.modes]
-    words = ["--mode", "both" if len(of_modes) > 1 else of_modes[0].mode]
-    for options in of_modes:
-        if options.mode == "stoch":
-            words += ["--samples", str(options.samples)]
-            if options.sampler != config.sampler:
-                words += ["--sampler", options.sampler]
-    if any(options.views != config.default_views(options.mode) for options in of_modes):
-        words += ["--views", str(of_modes[0].views)]
-    if report.precision != "float32":
-        words += ["--precision", report.precision]
-    words += [word for argument in _ood_arguments(report) for word in ("--ood", argument)]
-    limited = {facts.used.images for facts in report.ood_sets.values() if facts.used.limited}
-    if limited:
-        words += ["--ood-images", str(max(limited))]
-    return " ".join(words)
-
-
-def _ood_arguments(report: Report) -> list[str]:
-    generated = {name for name, facts in report.ood_sets.items() if facts.generated}
-    arguments = ["generated"] if generated == generated_sets().keys() else sorted(generated)
-    return arguments + [
-        shlex.quote(f"{facts.group}:DIR/{name}")
-        for name, facts in report.ood_sets.items()
-        if not facts.generated
-    ]
 
 
 def _steps(stage: Mapping[str, Any]) -> str:

@@ -29,12 +29,10 @@ from training.evaluation.report_schema import (
 from training.reporting.charts import FigureFormat, write_figure
 from training.reporting.report_charts import chart_files
 from training.reporting.tables import (
-    CARD_CLASSES,
     FEW_IMAGES,
     FEW_TARGETS,
     METRICS,
     TOO_FEW,
-    card_class_table,
     card_table,
     cell,
     class_table,
@@ -139,12 +137,10 @@ def _summary_sections(report: Report) -> list[str]:
 
 def card_results(report: Report) -> list[str]:
     """The paragraphs of a model card: the main figures and what they rest on."""
-    few = f"The {CARD_CLASSES} classes with the lowest sensitivity:\n\n"
     sections = [
         _data_summary(report),
         card_table(report),
         probe_note(report.probe) if report.probe is not None else "",
-        few * (len(report.modes[0].classes) > CARD_CLASSES) + card_class_table(report),
     ]
     return [section for section in sections if section]
 

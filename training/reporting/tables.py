@@ -49,7 +49,7 @@ SCORE_NAMES: Mapping[ScoreName, str] = {
 _FLAGGED_NAMES = {name: f"flagged by {SCORE_NAMES[score]}" for score, name in FLAG_METRICS.items()}
 _CARD_METRICS = ("accuracy", "macro_auroc", "ece", "nll")
 CARD_CLASSES = 10
-"""Classes with a row in a model card, which is one page."""
+"""Classes that a model card, which is one page, describes."""
 FEW_IMAGES = 50
 FEW_TARGETS = 10
 TOO_FEW = "too few"
@@ -76,9 +76,10 @@ def metrics_table(report: Report) -> str:
 
 
 def card_table(report: Report) -> str:
-    """The main metrics of a model card, and the range of flagged shares in each group of sets.
+    """The main metrics of a model card, and the range of flagged shares in far and near sets.
 
-    The latter are those of the feature distance, where it has a threshold, which flags most.
+    The latter are those of the feature distance, where it has a threshold, which flags most. What
+    should be flagged of shifted sets depends on the use.
     """
     rows = [
         [METRICS[key], *(cell(mode.metrics.get(key)) for mode in report.modes)]
@@ -88,13 +89,13 @@ def card_table(report: Report) -> str:
     for score in scores:
         shares = (_share(mode.flagged.get(score)) for mode in report.modes)
         rows.append([f"flagged by {SCORE_NAMES[score]}", *shares])
-    for group, names in ood_groups(report).items():
+    groups = {group: names for group, names in ood_groups(report).items() if group != "shifted"}
+    for group, names in groups.items():
         for score in scores[-1:]:
             ranges = [_flagged_range(mode, names, score) for mode in report.modes]
             if any(ranges):
                 sets = f"{len(names)} {group} set{'s' * (len(names) > 1)}"
-                title = f"flagged by {SCORE_NAMES[score]}, {sets}"
-                rows.append([title, *(found or "n/a" for found in ranges)])
+                rows.append([f"the same, {sets}", *(found or "n/a" for found in ranges)])
     return markdown_table(["", *(mode.title for mode in report.modes)], rows)
 
 
@@ -110,8 +111,10 @@ def _share(value: Proportion | None) -> str:
     return "n/a" if value is None else value.text()
 
 
-def card_class_table(report: Report) -> str:
-    """The sensitivity of each class in the last mode; with many classes, the lowest ones."""
+def card_sensitivities(report: Report) -> dict[str, str]:
+    """The sensitivity of each class in the last mode with what it rests on, such as
+    "0.250 [0.055, 0.572] (12)"; with many classes, the lowest ones.
+    """
     mode = report.modes[-1]
 
     def lowest(name: str) -> float:
@@ -122,16 +125,11 @@ def card_class_table(report: Report) -> str:
     if len(names) > CARD_CLASSES:
         names = sorted(names, key=lowest)[:CARD_CLASSES]
     clustered = report.sampled != "picture"
-    rows = [
-        [
-            name,
-            _counts(mode.classes[name].sensitivity, clustered)[-1],
-            _share(mode.classes[name].sensitivity),
-        ]
-        for name in names
-    ]
-    counted = f"{report.sampled}s" if clustered else "images"
-    return markdown_table(["class", counted, f"sensitivity, {mode.title}"], rows)
+    sensitivities = {name: mode.classes[name].sensitivity for name in names}
+    return {
+        name: f"{_share(sensitivity)} ({_counts(sensitivity, clustered)[-1]})"
+        for name, sensitivity in sensitivities.items()
+    }
 
 
 def intervals_note(report: Report) -> str:

@@ -328,13 +328,9 @@ EXPLANATION = (
     "The last column is the share of the target among those with an urgent image. Brackets contain "
     "95% intervals, which are exact unless lesions share a group. Image quality is not considered."
 )
-_FITTED_NOTE = (
-    "Its thresholds were fitted on images like those of the training; expect other figures "
-    "elsewhere."
-)
 _CARD_NOTE = (
     "Sensitivity counts what is urgent, referred or unfamiliar; specificity counts what is not. "
-    "Figures by group: `eulerlora policy show --performance`."
+    "By group and in other precisions: `eulerlora policy show --performance`."
 )
 _GROUP_HEADER = ("images", "sensitivity, {target}", "specificity", "AUROC, {target}")
 GROUP_NOTE = (
@@ -436,36 +432,31 @@ def performance_text(policy: Policy) -> str:
 
 
 def card_section(policy: Policy) -> str:
-    """A section in Markdown for the model's card, or that the policy was not measured."""
-    measured = [evidence for evidence in policy.evidence if evidence.measured]
-    if not measured:
+    """A section in Markdown for the model's card, or that the policy was not measured.
+
+    It states the first measured evidence; `performance_text` has all of them.
+    """
+    evidence = next((one for one in policy.evidence if one.measured), None)
+    if evidence is None:
         return NOT_MEASURED
     target = policy.target
-    # equal figures or sentences of several precisions are stated once
-    rows: dict[str, dict[tuple[str, ...], list[str]]] = {}
-    sentences: dict[str, list[str]] = {}
-    for evidence in measured:
-        for one in evidence.measured:
-            figures = (
+    table = MarkdownTable(
+        ("", f"sensitivity, {target.critical.name}", "specificity", f"{target.name} among urgent"),
+        [
+            (
+                _named(one),
                 f"{_sensitivity(one.critical)} ({one.critical.lesions:,})",
                 f"{_specificity(one)} ({one.others.lesions:,})",
                 _predictive_value(one.urgent),
             )
-            of_data = rows.setdefault(_named(one), {})
-            of_data.setdefault(figures, []).append(evidence.options.precision)
-        for sentence in _fit_sentences(target, evidence):
-            sentences.setdefault(sentence, []).append(evidence.options.precision)
-    table = MarkdownTable(
-        ("", f"sensitivity, {target.critical.name}", "specificity", f"{target.name} among urgent"),
-        [
-            (f"{name}, {' and '.join(precisions)}", *figures)
-            for name, of_data in rows.items()
-            for figures, precisions in of_data.items()
+            for one in evidence.measured
         ],
     )
-    fits = (f"In {' and '.join(of)}: {sentence}" for sentence, of in sentences.items())
-    origin = f"Policy version {policy.version}, for revision {measured[0].revision}."
-    text = " ".join([origin, *fits, _FITTED_NOTE])
+    origin = (
+        f"Policy version {policy.version}, for revision {evidence.revision}, in "
+        f"{evidence.options.precision}."
+    )
+    text = " ".join([origin, *_fit_sentences(target, evidence)])
     return "\n\n".join([f"## Triage\n\n{text}", table.markdown, _CARD_NOTE])
 
 

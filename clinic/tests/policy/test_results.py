@@ -305,11 +305,13 @@ def test_the_documents_have_the_measured_performance_of_the_packaged_policy() ->
         assert evidence.revision == stored_revision(DEFAULT_CHECKPOINT)
 
 
-def test_a_card_states_figures_that_precisions_share_once() -> None:
+def test_a_card_states_the_first_evidence_and_where_the_others_are() -> None:
     section = card_section(default_policy())
-    assert section.count("| PH2, lesions, float32 and bfloat16 |") == section.count("PH2") == 1
-    assert section.count("In float32 and bfloat16: 62 of 62 lesions") == 1
-    assert "| HAM10000, lesion-best-epoch split, test part, lesions, bfloat16 |" in section
+    assert f"{stored_revision(DEFAULT_CHECKPOINT)}, in float32. 62 of 62 lesions" in section
+    assert section.count("| PH2, lesions |") == section.count("PH2") == 1
+    assert "106 of 182 lesions" in section
+    assert "106 of 183" not in section
+    assert "in other precisions: `eulerlora policy show --performance`" in section
 
 
 def test_the_packaged_card_is_that_of_its_stored_report_and_the_packaged_policy(
@@ -317,6 +319,6 @@ def test_the_packaged_card_is_that_of_its_stored_report_and_the_packaged_policy(
 ) -> None:
     shutil.copy(DEFAULT_CHECKPOINT / "config.json", tmp_path)
     section = card_section(default_policy())
-    write_model_card(tmp_path, DEFAULT_MODEL.with_suffix(""), {"triage.md": section})
+    write_model_card(tmp_path, DEFAULT_MODEL.with_suffix(""), [section])
     for file in tmp_path.iterdir():
         assert file.read_bytes() == (DEFAULT_CHECKPOINT / file.name).read_bytes()
