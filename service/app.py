@@ -89,9 +89,7 @@ def create_app(
         models,
         settings,
         lifecycle.decoder,
-        DecodingSlots(
-            settings.decoding.foreground_workers, settings.decoding.background_workers, quota
-        ),
+        DecodingSlots(settings.decoding.decoders, quota),
         queue,
         [*extensions.values(), shadow],
     )

@@ -149,7 +149,7 @@ class DecodingSettings(Settings):
 
     workers: Annotated[int, Field(ge=0, le=64)] = 0
     """Decoder processes, and so images decoded in parallel; 0 for half of the CPUs, but 2 to 16.
-    Besides them, one less (at least one) decode in the background.
+    With several, images of more than 50 ms leave one to others.
     """
     timeout_s: _Seconds = 10
     """For one image; then the decoder is killed and the answer is 503."""
@@ -163,14 +163,9 @@ class DecodingSettings(Settings):
     """CPU time for the images of one client; then 429."""
 
     @property
-    def foreground_workers(self) -> int:
-        """Decoder processes besides those in the background."""
+    def decoders(self) -> int:
+        """Decoder processes that decode at the same time."""
         return self.workers or min(max(_MIN_DECODERS, available_cpus() // 2), _MAX_DECODERS)
-
-    @property
-    def background_workers(self) -> int:
-        """Further decoder processes, which run when no other process needs the processor."""
-        return max(1, self.foreground_workers - 1)
 
     def cpu_budget_s(self, file_bytes: int) -> float:
         return self.cpu_s + self.cpu_s_per_megabyte * file_bytes / 1e6

@@ -65,7 +65,7 @@ class ForkServer:
                         stdout=subprocess.DEVNULL,
                         pass_fds=[remote.fileno()],
                         # A terminal's signals do not reach it; but it is in the same session: the
-                        # kernel may divide the processors by session, whatever the priorities.
+                        # kernel may divide the processors by session.
                         process_group=0,
                     )
             return self._control

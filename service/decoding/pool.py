@@ -15,12 +15,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,29 +92,19 @@ class _DecodingProcess:
 
     Attributes:
         client: Whose images it decodes; None before the first one.
-        in_background: It runs when no other process needs the processor.
         sandbox: What restricts the process.
         exit_code: The negative number of the signal that ended the process; None before `end`.
     """
 
     def __init__(
-        self,
-        limits: ImageSettings,
-        settings: DecodingSettings,
-        forks: ForkServer,
-        in_background: bool = False,
+        self, limits: ImageSettings, settings: DecodingSettings, forks: ForkServer
     ) -> None:
         self.client: str | None = None
-        self.in_background = in_background
         self._settings = settings
         self._buffer = bytearray(_RECEIVE_BYTES)  # reused, which saves page faults
         self._ending = threading.Lock()
         self.exit_code: int | None = None
-        request = {
-            "images": limits.model_dump(),
-            "decoding": settings.model_dump(),
-            "in_background": in_background,
-        }
+        request = {"images": limits.model_dump(), "decoding": settings.model_dump()}
         fork = forks.fork(json.dumps(request).encode())
         self.pid, self._socket, self._exit_status = fork.pid, fork.connection, fork.exit_status
         self._socket.settimeout(START_TIMEOUT_S)
@@ -245,8 +234,7 @@ class DecoderPool:
 
     An image waits for an idle worker. A worker decodes the images of one client only: foreign code
     that an image brings in sees no image of another. A worker that was lost or stopped, or whose
-    client has changed, is replaced. Further workers decode in the background. While no other image
-    is decoded, a test image is.
+    client has changed, is replaced. While no other image is decoded, a test image is.
 
     Args:
         require_sandbox: Start no decoder that the kernel restricts only in part.
@@ -269,15 +257,11 @@ class DecoderPool:
         self._running = False
         self._start: asyncio.Task[None] | None = None
         self._workers: set[_DecodingProcess] = set()
-        self._idle: Mapping[bool, list[_DecodingProcess]] = {False: [], True: []}  # in background
+        self._idle: list[_DecodingProcess] = []
         self._idled = asyncio.Event()
-        self._renewing = {False: 0, True: 0}
-        self._permits = {
-            False: asyncio.Semaphore(settings.foreground_workers),
-            True: asyncio.Semaphore(settings.background_workers),
-        }
-        self._threads = ThreadPoolExecutor(settings.foreground_workers, "decoder")
-        self._max_workers = settings.foreground_workers + _MAX_SPARE
+        self._renewing = 0
+        self._permits = asyncio.Semaphore(settings.decoders)
+        self._threads = ThreadPoolExecutor(settings.decoders, "decoder")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._decoded = 0
         self._passed_test = False
@@ -296,10 +280,8 @@ class DecoderPool:
 
     async def _start_workers(self) -> None:
         self._running = True
-        settings = self._settings
-        kinds = [False] * (settings.foreground_workers + _SPARE)
-        kinds += [True] * settings.background_workers
-        await asyncio.gather(*(self._add_worker(in_background) for in_background in kinds))
+        count = self._settings.decoders + _SPARE
+        await asyncio.gather(*(self._add_worker() for _ in range(count)))
         level = logging.WARNING if self.sandbox.missing else logging.INFO
         logger.log(level, "decoders: %s", self.sandbox)
         self._in_background(self._replace_stopped_forever())
@@ -332,7 +314,6 @@ class DecoderPool:
         self,
         job: DecodeJob,
         on_cpu_s: Callable[[float], None] = lambda _: None,
-        in_background: bool = False,
         *,
         client: str = "",
     ) -> DecodedInput:
@@ -345,7 +326,6 @@ class DecoderPool:
             job: Decoded by the next free worker process.
             on_cpu_s: Called with the CPU seconds of every attempt, also if it fails or the caller
                 has left.
-            in_background: Decode when no other process needs the processor.
             client: Whose image it is.
 
         Raises:
@@ -355,20 +335,19 @@ class DecoderPool:
         """
         if not (self._running and self._passed_test):
             raise NotReady("the image decoder does not work", _RETRY_AFTER_S)
-        return await self._decode(job, client, on_cpu_s, in_background)
+        return await self._decode(job, client, on_cpu_s)
 
     async def _decode(
         self,
         job: DecodeJob,
         client: str | None,
         on_cpu_s: Callable[[float], None] = lambda _: None,
-        in_background: bool = False,
     ) -> DecodedInput:
         """As `decode`. `client`: None for an image of the service itself."""
         attempts = 0
         while True:
             attempts += 1
-            worker = await self._worker_for(client, in_background)
+            worker = await self._worker_for(client)
             outcome = await asyncio.shield(self._in_background(self._run(worker, job, on_cpu_s)))
             if isinstance(outcome, DecodedInput):
                 return outcome
@@ -377,51 +356,49 @@ class DecoderPool:
             if outcome in _FINAL_CAUSES or attempts == _ATTEMPTS:
                 raise _problem_of(outcome)
 
-    async def _worker_for(self, client: str | None, in_background: bool) -> _DecodingProcess:
+    async def _worker_for(self, client: str | None) -> _DecodingProcess:
         """Waits for a permit, which `_run` returns, and for a worker of no other client."""
-        permits = self._permits[in_background]
-        await permits.acquire()
+        await self._permits.acquire()
         try:
-            while (worker := self._chosen(client, in_background)) is None:
+            while (worker := self._chosen(client)) is None:
                 self._idled.clear()
                 await self._idled.wait()
         except BaseException:
-            permits.release()
+            self._permits.release()
             raise
         return worker
 
-    def _chosen(self, client: str | None, in_background: bool) -> _DecodingProcess | None:
+    def _chosen(self, client: str | None) -> _DecodingProcess | None:
         """Takes an idle worker of a client, or an unused one; None if there is neither.
 
         If it takes the last unused one, or there is none, a fresh one is started; beyond
         `_MAX_SPARE`, it replaces that of another client that was idle for longest. `client`: None
         for any worker.
         """
-        idle = self._idle[in_background]
+        idle = self._idle
         for worker in [worker for worker in idle if worker.has_ended]:
             idle.remove(worker)
             self._replace(worker)
         own = [worker for worker in idle if client in (None, worker.client)]
         unused = [worker for worker in idle if worker.client is None]
         foreign = [worker for worker in idle if worker not in own + unused]
-        if foreign and not own and len(unused) <= 1 and not self._renewing[in_background]:
-            size = sum(worker.in_background == in_background for worker in self._workers)
-            can_grow = not in_background and size < self._max_workers
+        if foreign and not own and len(unused) <= 1 and not self._renewing:
+            can_grow = len(self._workers) < self._settings.decoders + _MAX_SPARE
             replaced = None if can_grow else foreign[0]
             if replaced is not None:
                 idle.remove(replaced)
-            self._renewing[in_background] += 1
-            self._in_background(self._renew(in_background, replaced))
+            self._renewing += 1
+            self._in_background(self._renew(replaced))
         for worker in (own or unused)[:1]:
             idle.remove(worker)
             worker.client = worker.client if client is None else client
             return worker
         return None
 
-    async def _renew(self, in_background: bool, replaced: _DecodingProcess | None) -> None:
+    async def _renew(self, replaced: _DecodingProcess | None) -> None:
         """Starts a worker that has decoded nothing, perhaps in place of an idle one."""
         try:
-            await self._add_worker(in_background)
+            await self._add_worker()
         except (RuntimeError, OSError) as error:
             if replaced is not None:
                 self._replace(replaced)  # which tries again
@@ -429,14 +406,14 @@ class DecoderPool:
             logger.error("cannot start a decoder process: %s", error)
             await asyncio.sleep(_RESTART_DELAY_S)
         finally:
-            self._renewing[in_background] -= 1
+            self._renewing -= 1
             self._idled.set()  # a waiting image looks again
         if replaced is not None:
             await self._in_thread(replaced.end)
             self._workers.discard(replaced)
 
     def _set_idle(self, worker: _DecodingProcess) -> None:
-        self._idle[worker.in_background].append(worker)
+        self._idle.append(worker)
         self._idled.set()
 
     async def _run(
@@ -448,7 +425,7 @@ class DecoderPool:
             self._decoded += isinstance(outcome, DecodedInput)
             self._return(worker, not worker.has_ended)
         finally:
-            self._permits[worker.in_background].release()
+            self._permits.release()
         return outcome
 
     def _return(self, worker: _DecodingProcess, is_usable: bool) -> None:
@@ -468,17 +445,17 @@ class DecoderPool:
         logger.warning("replacing decoder process %s: exit code %s", lost.pid, lost.exit_code)
         while True:
             try:
-                return await self._add_worker(lost.in_background)
+                return await self._add_worker()
             except (RuntimeError, OSError) as error:
                 logger.error("cannot start a decoder process: %s", error)
                 await asyncio.sleep(_RESTART_DELAY_S)
 
-    async def _add_worker(self, in_background: bool) -> None:
-        worker = await self._in_thread(partial(self._started_worker, in_background))
+    async def _add_worker(self) -> None:
+        worker = await self._in_thread(self._started_worker)
         self._set_idle(worker)
 
-    def _started_worker(self, in_background: bool) -> _DecodingProcess:
-        worker = _DecodingProcess(self._limits, self._settings, self._forks, in_background)
+    def _started_worker(self) -> _DecodingProcess:
+        worker = _DecodingProcess(self._limits, self._settings, self._forks)
         if self._require_sandbox and worker.sandbox.missing:
             worker.end()
             raise SettingsError(f"--require-sandbox: decoders: {worker.sandbox}")
@@ -492,10 +469,9 @@ class DecoderPool:
             for worker in tuple(self._workers):
                 if not worker.is_usable:
                     worker.kill()  # its `run` then returns, and it is replaced
-            for idle in self._idle.values():
-                for worker in [worker for worker in idle if not worker.is_usable]:
-                    idle.remove(worker)
-                    self._replace(worker)
+            for worker in [worker for worker in self._idle if not worker.is_usable]:
+                self._idle.remove(worker)
+                self._replace(worker)
 
     async def _test_forever(self) -> None:
         """Decodes the test image after each interval in which no image was decoded."""

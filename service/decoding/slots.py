@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 from service.fair_sharing import ClientQuota, FairQueue, RecentClients, SharedCapacity
 
 _SHORT_S = 0.05
-"""Estimated decoding time up to which an image may take the last free decoder."""
+"""Estimated decoding time up to which an image counts as short."""
 
 _Result = TypeVar("_Result")
 _Charge = Callable[[float], None]
 """Reports the CPU seconds of an attempt to decode an image."""
-_Decode = Callable[[_Charge, bool], Coroutine[Any, Any, _Result]]
-"""Decodes an image, in the background or not."""
+_Decode = Callable[[_Charge], Coroutine[Any, Any, _Result]]
 
 
 @dataclass(eq=False)
@@ -25,24 +24,21 @@ class _Job:
 
     Attributes:
         cost: Estimated CPU seconds.
-        granted: Done when a decoder is free for it: true for one in the background.
+        granted: Done when a decoder is free for it.
     """
 
     client: str
     cost: float
     queued_at: float
-    granted: "asyncio.Future[bool]" = field(default_factory=asyncio.Future)
+    granted: "asyncio.Future[None]" = field(default_factory=asyncio.Future)
 
 
 class DecodingSlots:
     """Grants the decoders to images in fair order; for use in one event loop.
 
     Args:
-        slots: The number of decoders. With several, the last free one takes only short images.
-        background_slots: The number of decoders that run when the forward passes leave them time.
-            While other clients are active, they decode long images, and those of a client that uses
-            all other decoders but one. So these neither keep a short image of another client
-            waiting nor slow its forward pass down.
+        slots: The number of decoders. With several, one of them takes short images only; and while
+            other clients are active, a client gets all but one.
         quota: Of CPU seconds; a decode is charged when it ends, whatever its result.
         now: A clock in seconds.
     """
@@ -50,16 +46,15 @@ class DecodingSlots:
     def __init__(
         self,
         slots: int,
-        background_slots: int,
         quota: ClientQuota,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._slots = {False: slots, True: background_slots}
+        self._slots = slots
         self._quota = quota
         self._now = now
         self._queue: FairQueue[_Job] = FairQueue()
         self._seconds = SharedCapacity(float("inf"))  # of waiting and running images
-        self._running: dict[bool, set[_Job]] = {False: set(), True: set()}
+        self._running: set[_Job] = set()
         self._recent = RecentClients(now)
 
     def wait_s(self, client: str, estimated_s: float) -> float:
@@ -70,7 +65,7 @@ class DecodingSlots:
         """
         if not self._seconds.total:
             return 0.0
-        return self._seconds.finish_work(client, estimated_s) / self._slots[False]
+        return self._seconds.finish_work(client, estimated_s) / self._slots
 
     async def run(
         self,
@@ -85,7 +80,7 @@ class DecodingSlots:
         Args:
             client: Whose share of the decoders and quota is used.
             estimated_s: The expected CPU seconds.
-            decode: Gets the `_Charge` of the image, and whether it is decoded in the background.
+            decode: Gets the `_Charge` of the image.
 
         Raises:
             QuotaExceeded: If the client has used up its quota by then.
@@ -104,9 +99,9 @@ class DecodingSlots:
 
         try:
             self._grant()
-            in_background = await job.granted
+            await job.granted
             self._quota.check(client)
-            decoding = asyncio.ensure_future(decode(charge, in_background))
+            decoding = asyncio.ensure_future(decode(charge))
         except BaseException:
             self._release(job)
             raise
@@ -120,8 +115,7 @@ class DecodingSlots:
 
     def _release(self, job: _Job) -> None:
         self._queue.remove(job)
-        for running in self._running.values():
-            running.discard(job)
+        self._running.discard(job)
         self._seconds.add(job.client, -job.cost)
         self._grant()
 
@@ -129,23 +123,16 @@ class DecodingSlots:
         while self._has_free and (job := self._queue.first(is_allowed=self._is_allowed)):
             self._queue.take(job)
             if not job.granted.done():  # otherwise its caller was cancelled
-                in_background = self._yields(job)
-                self._running[in_background].add(job)
-                job.granted.set_result(in_background)
+                self._running.add(job)
+                job.granted.set_result(None)
 
     @property
     def _has_free(self) -> bool:
-        return any(len(self._running[kind]) < count for kind, count in self._slots.items())
+        return len(self._running) < self._slots
 
     def _is_allowed(self, job: _Job) -> bool:
-        in_background = self._yields(job)
-        free = self._slots[in_background] - len(self._running[in_background])
-        is_last = free == 1 < self._slots[False] and not in_background
-        return free > 0 and (job.cost <= _SHORT_S or not is_last)
-
-    def _yields(self, job: _Job) -> bool:
-        """Whether an image is decoded in the background."""
-        if job.cost > _SHORT_S and self._recent.has_other(job.client):
-            return True
-        running = [{other.client} for other in self._running[False]]
-        return not self._recent.may_start(job.client, self._slots[False], running)
+        long = sum(other.cost > _SHORT_S for other in self._running)
+        if job.cost > _SHORT_S and long == max(1, self._slots - 1):
+            return False
+        running = [{other.client} for other in self._running]
+        return self._recent.may_start(job.client, self._slots, running)

@@ -98,8 +98,6 @@ def serve_forks(control: socket.socket) -> None:
                 os.close(exit_status)
             else:
                 if not pid:
-                    if fields["in_background"]:
-                        _yield_processor()
                     _run_worker(connection, limits, DecodingSettings(**fields["decoding"]))
                 children[pid] = exit_status
                 with suppress(OSError):  # the service has closed it
@@ -117,16 +115,6 @@ def _report_ends(children: dict[int, int]) -> None:
         with suppress(OSError):  # the service has closed it
             os.write(exit_status, NUMBER.pack(os.waitstatus_to_exitcode(status)))
         os.close(exit_status)
-
-
-def _yield_processor() -> None:
-    """From now on, this process runs only when no other one needs the processor.
-
-    A lower priority is not enough: two threads of a forward pass then wake on the same processor,
-    because the other one is not idle, and the pass takes four times as long.
-    """
-    with suppress(OSError):  # where the kernel refuses, it competes as the other decoders do
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _run_worker(connection: int, limits: ImageSettings, settings: DecodingSettings) -> NoReturn:

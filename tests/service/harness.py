@@ -76,7 +76,6 @@ class FakeDecoder:
         self,
         job: DecodeJob,
         on_cpu_s: Callable[[float], None] = lambda _: None,
-        in_background: bool = False,
         *,
         client: str = "",
     ) -> DecodedInput:

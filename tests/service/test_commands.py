@@ -7,10 +7,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 
 import pytest
+from PIL import Image
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
@@ -26,12 +29,26 @@ from tests.conftest import needs_openvino
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
+from tests.service.conftest import encoded
+from tests.service.real_server import exchange
 from tests.service.settings import settings_of
 from tests.signing_keys import write_keys
 
 CLIENTS = 16
+SENDERS, PHOTOGRAPHS = 8, 4
+MANY_ANSWERS = 150
+"""Of one client, which others need not wait for; each takes less than a tenth of a photograph."""
 PR_GET_DUMPABLE = 3
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def jpeg_request(image: Image.Image) -> bytes:
+    content = encoded(image, "JPEG")
+    head = (
+        "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
 
 
 def accepts(port: int) -> bool:
@@ -83,6 +100,30 @@ def test_requests_whose_body_is_read_at_sigterm_are_answered_before_a_clean_exit
         assert b"connection: close" in head.lower()
         expected = pytest.approx(first["probabilities"], abs=1e-6)
         assert json.loads(body)["probabilities"] == expected
+
+
+def test_a_large_photograph_is_answered_while_another_client_keeps_sending(
+    checkpoint_folder: Path,
+) -> None:
+    photograph = jpeg_request(Image.linear_gradient("L").resize((8000, 6000)))
+    picture = jpeg_request(Image.linear_gradient("L").resize((600, 450)))
+    others: list[int] = []
+    with serving(checkpoint_folder) as server, ThreadPoolExecutor(SENDERS) as threads:
+        server.wait_for("/readyz", 200)
+
+        def keep_sending() -> None:
+            while not done.is_set() and len(others) < MANY_ANSWERS:
+                others.append(exchange(server.port, picture, "127.0.0.2").status)
+
+        done = Event()
+        senders = [threads.submit(keep_sending) for _ in range(SENDERS)]
+        photographs = [exchange(server.port, photograph).status for _ in range(PHOTOGRAPHS)]
+        done.set()
+        for sender in senders:
+            sender.result()
+    assert photographs == [200] * PHOTOGRAPHS
+    assert set(others) == {200}
+    assert len(others) < MANY_ANSWERS
 
 
 @needs_openvino

@@ -89,11 +89,11 @@ def test_an_unlimited_number_of_open_files_does_not_limit_connections(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("set_to", "cpus", "workers"),
+    ("set_to", "cpus", "decoders"),
     [(0, 1, 2), (0, 5, 2), (0, 8, 4), (0, 128, 16), (3, 128, 3)],
 )
 def test_half_of_the_cpus_may_decode_unless_a_number_is_set(
-    set_to: int, cpus: int, workers: int, monkeypatch
+    set_to: int, cpus: int, decoders: int, monkeypatch
 ) -> None:
     monkeypatch.setattr("service.settings.available_cpus", lambda: cpus)
-    assert DecodingSettings(workers=set_to).foreground_workers == workers
+    assert DecodingSettings(workers=set_to).decoders == decoders

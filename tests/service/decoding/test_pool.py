@@ -66,7 +66,7 @@ def one_loop() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[DecoderPool]:
-    """Two workers, a spare one, and one in the background."""
+    """Two workers and a spare one."""
     decoder = DecoderPool(LIMITS, settings_of("decoding", workers=2, timeout_s=TIMEOUT_S))
     RUNNER.run(decoder.start())
     yield decoder
@@ -101,13 +101,9 @@ def threads(pid: int) -> list[Any]:
     return psutil.Process(pid).threads()
 
 
-def background_pids(decoder: DecoderPool) -> list[int]:
-    return [process.pid for process in decoder._workers if process.in_background]
-
-
 def idle(decoder: DecoderPool) -> int:
     """The number of workers that wait for an image."""
-    return sum(process.is_usable for idle in decoder._idle.values() for process in idle)
+    return sum(process.is_usable for process in decoder._idle)
 
 
 def idle_pids(decoder: DecoderPool) -> set[int]:
@@ -115,7 +111,7 @@ def idle_pids(decoder: DecoderPool) -> set[int]:
 
     async def story() -> None:
         async with asyncio.timeout(TIMEOUT_S):
-            while idle(decoder) < 4:
+            while idle(decoder) < 3:
                 await asyncio.sleep(0.01)
 
     RUNNER.run(story())
@@ -144,29 +140,9 @@ def test_a_worker_gives_the_same_result_as_this_process(decoder, png) -> None:
     assert decode_with(decoder, png, "another").content_seed != decoded.content_seed
 
 
-def test_a_decoder_in_the_background_leaves_the_processor_to_all_others(decoder, png) -> None:
-    idle_pids(decoder)
-    kinds = {
-        process.in_background: {os.sched_getscheduler(thread.id) for thread in threads(process.pid)}
-        for process in decoder._workers
-    }
-    assert kinds == {False: {os.SCHED_OTHER}, True: {os.SCHED_IDLE}}
+def test_decoders_are_in_the_session_of_the_service(decoder) -> None:
     # The kernel may give every session an equal part of the processors.
     assert {os.getsid(pid) for pid in pids(decoder)} == {os.getsid(0)}
-    decoded = decode_with(decoder, png, in_background=True)
-    assert np.array_equal(decoded.pixels, decode_with(decoder, png).pixels)
-
-
-def test_a_lost_decoder_in_the_background_is_replaced_by_one(faulty, png) -> None:
-    before = idle_pids(faulty)
-    (lost,) = background_pids(faulty)
-    with raises_problem("not_ready", match="did not answer in time"):
-        decode_with(faulty, png, "hang", in_background=True)
-    assert decode_with(faulty, png, in_background=True).pixels.any()
-    wait_for_replacements(faulty, before)
-    (replacement,) = background_pids(faulty)
-    assert pids(faulty) - before == {replacement}
-    assert lost not in pids(faulty)
 
 
 def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
@@ -336,7 +312,7 @@ def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
         decode_with(decoder, png)
     RUNNER.run(start_twice(decoder))
     started = pids(decoder)
-    assert len(started) == 3  # a spare one, and one in the background
+    assert len(started) == 2  # and a spare one
     assert decoder.is_working
     decoder.close()
     assert not decoder.is_working
@@ -409,7 +385,6 @@ def test_the_kernel_kills_a_hanging_worker_without_its_parent(png) -> None:
     settings = {
         "images": LIMITS.model_dump(),
         "decoding": settings_of("decoding", timeout_s=0.25).model_dump(),
-        "in_background": False,
     }
     process = UNRESTRICTED.fork(json.dumps(settings).encode())
     with process.connection, process.exit_status:

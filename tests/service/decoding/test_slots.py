@@ -22,10 +22,9 @@ class Decoders:
 
     def __init__(self, slots: int, quota_s: float = 1000) -> None:
         self.clock = FakeClock()
-        self.slots = DecodingSlots(slots, 1, ClientQuota(quota_s, "s", self.clock), self.clock)
+        self.slots = DecodingSlots(slots, ClientQuota(quota_s, "s", self.clock), self.clock)
         self.running: dict[str, asyncio.Future[float]] = {}
         self.started: list[str] = []
-        self.in_background: list[str] = []
         self.tasks: dict[str, asyncio.Task[str]] = {}
 
     async def send(self, name: str, client: str, estimated_s: float = 0.01) -> None:
@@ -36,10 +35,8 @@ class Decoders:
         await settle()
 
     def _decode_of(self, name: str) -> Callable[[Charge], Coroutine[Any, Any, str]]:
-        async def decode(charge: Charge, in_background: bool) -> str:
+        async def decode(charge: Charge) -> str:
             self.started.append(name)
-            if in_background:
-                self.in_background.append(name)
             self.running[name] = asyncio.Future()
             charge(await self.running[name])
             del self.running[name]
@@ -82,28 +79,26 @@ async def test_long_images_leave_a_decoder_to_short_ones() -> None:
     await decoders.end("short")
     await decoders.end("long 0")
     assert decoders.started[3:] == ["long 2"]
-    assert not decoders.in_background
     for task in decoders.tasks.values():
         task.cancel()
 
 
-async def test_long_images_are_decoded_in_the_background_while_other_clients_are_active() -> None:
+async def test_long_images_of_a_client_are_decoded_while_short_ones_of_another_keep_coming() -> (
+    None
+):
     decoders = Decoders(2)
-    await decoders.send("short", "single")
+    for index in range(4):
+        await decoders.send(f"short {index}", "single")
     for index in range(2):
         await decoders.send(f"long {index}", "batch", LONG_S)
-    assert decoders.started == ["short", "long 0"]
-    assert decoders.in_background == ["long 0"]
-    await decoders.end("short")
-    assert decoders.started == ["short", "long 0"]  # the other decoders are for short ones
+    await decoders.end("short 0")
+    assert decoders.started == ["short 0", "short 1", "long 0"]  # although a short one runs
+    await decoders.end("short 1")
+    assert decoders.started[3:] == ["short 2"]
     await decoders.end("long 0")
-    assert decoders.in_background == ["long 0", "long 1"]
-    await decoders.end("long 1")
-    decoders.clock.now_s += 11
-    await decoders.send("long 2", "batch", LONG_S)
-    assert decoders.started[3:] == ["long 2"]
-    assert decoders.in_background == ["long 0", "long 1"]
-    await decoders.end("long 2")
+    assert decoders.started[4:] == ["long 1"]
+    for task in decoders.tasks.values():
+        task.cancel()
 
 
 async def test_a_single_decoder_takes_long_images() -> None:
@@ -119,19 +114,16 @@ async def test_a_client_uses_all_decoders_alone_but_not_while_others_are_active(
         await decoders.send(f"batch {index}", "batch")
     assert decoders.started == ["batch 0", "batch 1"]
     await decoders.send("single", "single")
-    assert decoders.started[2:] == ["batch 2"]
-    assert decoders.in_background == ["batch 2"]
     await decoders.end("batch 0")
-    assert decoders.started[3:] == ["single"]
+    assert decoders.started[2:] == ["single"]
     await decoders.end("single")
-    assert decoders.started[4:] == []  # kept free for the next image of the other client
+    assert decoders.started[3:] == []  # kept free for the next image of the other client
     await decoders.send("next", "single")
-    assert decoders.started[4:] == ["next"]
+    assert decoders.started[3:] == ["next"]
     await decoders.end("next")
     decoders.clock.now_s += 11
     await decoders.send("batch 4", "batch")
-    assert decoders.started[5:] == ["batch 3"]
-    assert decoders.in_background == ["batch 2"]
+    assert decoders.started[4:] == ["batch 2"]
     for task in decoders.tasks.values():
         task.cancel()
 
@@ -163,13 +155,13 @@ async def test_a_client_over_its_quota_is_refused_and_frees_its_decoder() -> Non
     with raises_problem("quota_exceeded"):
         await decoders.tasks["second"]
     assert decoders.started == ["bomb", "other"]
-    assert not any(decoders.slots._running.values())
+    assert not decoders.slots._running
 
 
 async def test_an_error_frees_the_decoder_and_is_raised() -> None:
     decoders = Decoders(1)
 
-    async def fail(_: Charge, __: bool) -> None:
+    async def fail(_: Charge) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
