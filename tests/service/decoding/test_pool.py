@@ -481,7 +481,7 @@ def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
     monkeypatch.setattr("service.decoding.pool._RESTART_DELAY_S", 0.01)
     decoder = DecoderPool(LIMITS, settings_of("decoding", workers=1), forks=FAILING)
     RUNNER.run(decoder.start())
-    processes = [psutil.Process(one.pid) for one in decoder._idle[False]]
+    processes = [psutil.Process(pid) for pid in pids(decoder)]
     FAILING.faults = iter([RuntimeError("a decoder process did not start"), OSError("no memory")])
     for process in processes:
         process.kill()
