@@ -48,7 +48,7 @@ class GeneratedSet:
     images: Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
 
 
-def generated_sets() -> dict[str, GeneratedSet]:
+def _generated_sets() -> dict[str, GeneratedSet]:
     """The generated sets of all installed distributions by name."""
     points = entry_points(group=_ENTRY_POINTS)
     return {name: made for point in points for name, made in point.load().items()}
@@ -94,7 +94,7 @@ def read_ood_sets(
             stored = read_ood_set(settings, Path(), skip_bad)
             sets.append(replace(stored, name=names[source]))
         else:
-            images = generated_sets()[source].images(test)
+            images = _generated_sets()[source].images(test)
             sets.append(OodSet(source, images, {}, group, True))
     return sets
 
@@ -114,7 +114,7 @@ def recipe_ood_sets(
 
 def _sources(argument: str) -> dict[_OodSource, OodGroup]:
     group, name = _parsed(argument)
-    made: dict[_OodSource, OodGroup] = {key: of.group for key, of in generated_sets().items()}
+    made: dict[_OodSource, OodGroup] = {key: of.group for key, of in _generated_sets().items()}
     if name == _ALL_GENERATED and made:
         return {generated: of for generated, of in made.items() if group in (None, of)}
     if name in made:
@@ -150,7 +150,7 @@ def _parsed(argument: str) -> tuple[OodGroup | None, str]:
 def _distinct_names(paths: Sequence[Path]) -> dict[Path, str]:
     """A name for each absolute path: its last components that no other set has."""
     names: dict[Path, str] = {}
-    reserved = {TEST, *generated_sets()}
+    reserved = {TEST, *_generated_sets()}
     for path in paths:
         taken = reserved | set(names.values())
         starts = range(len(path.parts) - 1, -1, -1)
