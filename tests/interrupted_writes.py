@@ -15,12 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.checkpoint.files import (
-    CARD_FILES,
-    load_checkpoint,
-    predict_known_answer,
-    read_known_answer,
-)
+from eulerlora.checkpoint.files import load_checkpoint, predict_known_answer, read_known_answer
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
 from eulerlora_contract.errors import CheckpointError
 from eulerlora_contract.output_files import atomic_write, check_free, new_folder, write_text
@@ -112,7 +107,11 @@ def state(path: Path) -> State:
         outputs = predict_known_answer(checkpoint.network, known.pixels, known.draws, temperatures)
         assert known.fault(outputs, "float32") is None
         card = files["README.md"].read_text()
-        for beside in (file for pattern in CARD_FILES for file in path.glob(pattern)):
+        for beside in (
+            file
+            for pattern in ("reliability-*.png", "results-*.csv")
+            for file in path.glob(pattern)
+        ):
             if beside.name not in card:
                 del files[beside.name]
     contents = {name: file.read_bytes() for name, file in files.items()}

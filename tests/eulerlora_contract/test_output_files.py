@@ -21,7 +21,7 @@ from eulerlora_contract.output_files import (
     open_output,
     storage_errors,
 )
-from eulerlora_contract.printable import NO_BREAK, printable, write_csv_rows
+from eulerlora_contract.printable import printable, write_csv_rows
 from tests.full_disk import file_size_limit
 
 
@@ -266,7 +266,7 @@ def test_the_target_of_a_link_is_replaced_in_one_step(path: Path) -> None:
         ("ü.png", "utf-8", "ü.png"),
         ("ü.png", "ascii", "\\xfc.png"),
         ("🙂 é.png", "utf-8", "🙂 é.png"),
-        (f"8.9{NO_BREAK}%", "utf-8", f"8.9{NO_BREAK}%"),
+        ("8.9\N{NO-BREAK SPACE}%", "utf-8", "8.9\N{NO-BREAK SPACE}%"),
         ("\x1b[2J\n.png", "utf-8", "\\x1b[2J\\n.png"),
         ("a\r\n\t\x00\x7f\u2028\ud800b", "utf-8", "a\\r\\n\\t\\x00\\x7f\\u2028\\ud800b"),
         ("gpj.\u202egnp", "utf-8", "gpj.\\u202egnp"),

@@ -18,7 +18,6 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora_contract.errors import SettingsError
 from service.decoding.fork_server import FORK_SERVER
 from service.http.protocol import protocol_of
@@ -177,7 +176,7 @@ def test_an_unsigned_checkpoint_is_refused_if_signatures_are_required(
     with serving(checkpoint_folder, "--require-signature", keys.public) as server:
         status, log = server.wait_for_exit()
     (line,) = error_lines(log)
-    assert (status, str(checkpoint_folder / SIGNATURE_FILE) in line) == (1, True)
+    assert (status, str(checkpoint_folder / "model.sig") in line) == (1, True)
 
 
 @pytest.fixture

@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora_clinic.audit import file as audit_file
-from eulerlora_clinic.audit.file import (
-    DECISION,
-    AuditFile,
-    ChainEnd,
-    newest_records,
-    records,
-)
+from eulerlora_clinic.audit.file import AuditFile, ChainEnd, newest_records, records
 from eulerlora_contract.errors import SettingsError, StorageError
 from tests.full_disk import file_size_limit
 
@@ -48,7 +42,7 @@ def opened(path: Path, key: bytes = KEY) -> AuditFile:
 
 def write(path: Path, *names: str) -> None:
     file = opened(path)
-    file.append([{"kind": DECISION, "name": name} for name in names])
+    file.append([{"kind": "decision", "name": name} for name in names])
     file.close()
 
 
@@ -155,8 +149,8 @@ def test_a_full_disk_at_start_is_reported_with_the_file(path: Path) -> None:
 def test_a_line_over_the_limit_is_not_written(path: Path) -> None:
     file = opened(path)
     with pytest.raises(ValueError, match="at most 1,048,576 bytes"):
-        file.append([{"kind": DECISION, "name": "x" * (1 << 20)}])
-    file.append([{"kind": DECISION, "name": "y"}])
+        file.append([{"kind": "decision", "name": "x" * (1 << 20)}])
+    file.append([{"kind": "decision", "name": "y"}])
     file.close()
     assert kinds(path) == ["header", "decision"]
 

@@ -10,7 +10,7 @@ from PIL import Image
 from eulerlora.checkpoint.config import FeatureConfig
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.scores.ood_scores import SHRINKAGE, fit_feature_statistics
+from eulerlora.scores.ood_scores import fit_feature_statistics
 from eulerlora_clinic.fitting.policy import PolicyFile
 from eulerlora_clinic.fitting.site import SiteSettings
 from eulerlora_clinic.policy.policy import default_policy_text, parse_policy
@@ -55,7 +55,7 @@ def site_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     card = "# tiny\n\nA tiny checkpoint.\n\n## Classes\n\n- three\n"
     described = FeatureConfig(
         sha256=tensors_sha256(statistics.tensors),
-        shrinkage=SHRINKAGE,
+        shrinkage=0.1,
         components=len(CLASSES),
         images=300,
         data="synthetic",

@@ -4,7 +4,6 @@ import pytest
 
 from clinic.tests.page.browser import expect
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
-from eulerlora.checkpoint.weights import CARD_FILE
 
 pytestmark = pytest.mark.browser
 
@@ -31,7 +30,7 @@ def test_an_example_is_analysed_and_is_not_called_a_photograph(go) -> None:
 
 
 def test_about_the_model_opens_its_card_with_thresholds_and_the_signals_of_the_monitor(go) -> None:
-    card = (DEFAULT_CHECKPOINT / CARD_FILE).read_text("utf-8")
+    card = (DEFAULT_CHECKPOINT / "README.md").read_text("utf-8")
     headings = [line.removeprefix("## ") for line in card.splitlines() if line.startswith("## ")]
     with go() as visit:
         visit.page.get_by_role("button", name="About the model").click()

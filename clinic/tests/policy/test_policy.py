@@ -33,7 +33,7 @@ from eulerlora_contract.answers import (
     Reason,
 )
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.sampling import DEFAULT_SAMPLES, PRECISIONS
+from eulerlora_contract.sampling import PRECISIONS
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
 
 TEXT = """\
@@ -361,7 +361,7 @@ def evidence(mode: str, samples: int | str) -> tuple[Evidence, ...]:
         (("stoch", "auto"), (None, None), ("stoch", "auto")),
         (("stoch", 8), ("det", None), ("det", None)),
         (("det", 1), (None, None), ("det", None)),
-        (("det", 1), ("stoch", None), ("stoch", DEFAULT_SAMPLES)),
+        (("det", 1), ("stoch", None), ("stoch", 4)),
         (("det", 1), (None, 4), ("det", 4)),  # which the service refuses
     ],
 )
@@ -371,7 +371,7 @@ def test_missing_values_are_those_of_the_evidence(fitted, given, expected) -> No
 
 def test_without_evidence_the_defaults_are_those_of_a_prediction() -> None:
     assert default_sampling(()) == ("det", None)
-    assert default_sampling((), "stoch") == ("stoch", DEFAULT_SAMPLES)
+    assert default_sampling((), "stoch") == ("stoch", 4)
 
 
 def test_keys_of_later_versions_are_ignored_in_a_described_policy() -> None:

@@ -36,8 +36,9 @@ from eulerlora_clinic.policy.results import NOT_MEASURED, performance
 from eulerlora_clinic.report.html import write_html_report
 from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract.answers import Prediction, Reason
-from eulerlora_contract.printable import NO_BREAK, printable
+from eulerlora_contract.printable import printable
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 CREATED_AT = datetime(2026, 11, 21, 15, 4, tzinfo=UTC)
 RESULT = re.compile(r'<tbody class="result (\w+)".*?</tbody>', re.DOTALL)
 TAG = re.compile(r"<[^>]*>")

@@ -22,9 +22,7 @@ from eulerlora import EulerLoRA
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_clinic.policy.results import WARNING
 from eulerlora_clinic.service.fhir import FHIR as FORMAT
-from eulerlora_clinic.service.fhir import FHIR_JSON
 from eulerlora_contract.answers import Reason, TriageResult
-from service.http.responses import JSON
 from service.inference.engine import ServedModel
 from tests.markdown import code_blocks
 from tests.service.real_server import run_server
@@ -32,7 +30,8 @@ from tests.service.real_server import run_server
 bundles = pytest.importorskip("fhir.resources.R4B.bundle")
 
 PNG = {"Content-Type": "image/png"}
-FHIR = {**PNG, "Accept": "application/fhir+json", "X-Request-ID": "the-id"}
+JSON, FHIR_JSON = "application/json", "application/fhir+json"
+FHIR = {**PNG, "Accept": FHIR_JSON, "X-Request-ID": "the-id"}
 AI_ASSERTED = ("http://terminology.hl7.org/CodeSystem/v3-ObservationValue", "AIAST")
 CARD = "# Tiny\n\nA model for tests, \N{MICRO SIGN}.\n"
 GUIDE = "http://hl7.org/fhir/uv/aitransparency"

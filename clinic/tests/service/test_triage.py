@@ -16,7 +16,6 @@ from clinic.tests.audit_entries import SECRET, verified
 from clinic.tests.service import conftest
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.policy.policy import Policy, default_policy, policy_of
@@ -49,7 +48,7 @@ def checkpoint(make_network, make_config) -> Checkpoint:
     """A checkpoint of five classes with feature statistics, but without a threshold for them."""
     network = make_network(classes=len(NAMES))
     names = tuple(ClassName(name=name, description=name.upper()) for name in NAMES)
-    features = FEATURES_PER_WIDTH * TINY_BACKBONE.width
+    features = 3 * TINY_BACKBONE.width
     distance = FeatureDistance(FeatureStatistics(torch.zeros(1, features), torch.eye(features)))
     return Checkpoint(network, make_config(network, classes=names), "sha256:five", distance)
 

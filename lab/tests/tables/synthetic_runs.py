@@ -8,14 +8,11 @@ from pathlib import Path
 import torch
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
-from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_contract.checkpoints import ClassName
 from eulerlora_contract.sampling import Options
 from eulerlora_lab.tables.table import TableRun
 from tests.conftest import DET
-from training.adaptation.train import REPORT
-from training.evaluation.report_schema import JSON
 from training.optimisation.run import run_provenance
 from training.reporting.tables import METRICS, OOD_METRICS
 
@@ -60,11 +57,11 @@ def finish(
             _mode(Options("stoch", *sampling, "float32"), stoch),
         ],
     }
-    (run.out / REPORT).mkdir(parents=True)
+    (run.out / "report").mkdir(parents=True)
     for folder in run.checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG_FILE).write_text(config.model_dump_json())
-    (run.out / REPORT / JSON).write_text(json.dumps(report))
+        (folder / "config.json").write_text(config.model_dump_json())
+    (run.out / "report/report.json").write_text(json.dumps(report))
     return run.out
 
 

@@ -18,8 +18,7 @@ from tests.checkpoint_files import ADAPTERS_FILE
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, refusal, run, succeed
 from tests.training.conftest import PER_CLASS, set_options
-from training.adaptation.train import REPORT, state_file
-from training.evaluation.report_schema import JSON
+from training.adaptation.train import state_file
 
 
 def test_a_dry_run_lists_every_run_with_its_settings(tmp_path: Path) -> None:
@@ -149,7 +148,7 @@ def test_a_table_is_trained_evaluated_and_printed(reproduced: Reproduced) -> Non
     assert printed[:2] == [f"run {i} of 2: {name} on cpu" for i, name in enumerate(names, start=1)]
     assert sorted(printed[2:4]) == sorted(f"{name} done" for name in names)
     folders = reproduced.folders(reproduced.out)
-    reports = [json.loads((folder / REPORT / JSON).read_text()) for folder in folders]
+    reports = [json.loads((folder / "report/report.json").read_text()) for folder in folders]
     accuracy = 100 * np.array(
         [report["modes"][1]["metrics"]["accuracy"]["value"] for report in reports]
     )
@@ -181,7 +180,7 @@ def test_a_run_without_a_report_is_evaluated_again_while_another_fails(
     reproduced: Reproduced, copied: Path
 ) -> None:
     evaluated, broken = reproduced.folders(copied)
-    report, adapters = (evaluated / REPORT / JSON), (evaluated / ADAPTERS_FILE)
+    report, adapters = (evaluated / "report/report.json"), (evaluated / ADAPTERS_FILE)
     before = [path.read_bytes() for path in (report, adapters)]
     shutil.rmtree(report.parent)  # a report appears as a whole
     shutil.rmtree(broken)

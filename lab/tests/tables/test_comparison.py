@@ -19,9 +19,7 @@ from eulerlora_lab.tables.comparison import compare, comparison_markdown, write_
 from eulerlora_lab.tables.table import TableRun, read_table, runs_of
 from lab.tests.tables.synthetic_runs import finish
 from tests.conftest import DET, STOCH
-from training.adaptation.train import REPORT
 from training.evaluation.comparison import EndpointResult, holm
-from training.evaluation.report_schema import PREDICTIONS
 
 TABLE = read_table("overfitting-1500")
 SEEDS = (0, 42, 1206)
@@ -41,7 +39,7 @@ def compared(folder: Path, **arm: Any) -> dict[str, EndpointResult]:
     for run in runs:
         finish(run, data="HAM10000, lesion split")
         of_arm = arm if run.recipe.variant == "single" else arm | {"shift": 0.0, "inside": 100.0}
-        write_predictions(run.out / REPORT, DET, STOCH, seed=run.recipe.seed, **of_arm)
+        write_predictions(run.out / "report", DET, STOCH, seed=run.recipe.seed, **of_arm)
     comparison = compare(table, runs)
     assert comparison is not None
     return {r.metric: r for r in comparison.secondary if r.arm == "single det"}
@@ -104,8 +102,8 @@ def test_other_images_and_missing_predictions_or_scores_are_errors(
     runs = runs_of(table, SEEDS[:2], [], tmp_path, ["single", "eulerlora-2"])
     for run in runs:
         finish(run, data="HAM10000, lesion split")
-        write_predictions(run.out / REPORT, DET, STOCH, seed=run.recipe.seed)
-    path = runs[-1].out / REPORT / PREDICTIONS
+        write_predictions(run.out / "report", DET, STOCH, seed=run.recipe.seed)
+    path = runs[-1].out / "report/predictions.csv.gz"
     content = re.sub(pattern, replacement, gzip.decompress(path.read_bytes()).replace(b"\r", b""))
     path.write_bytes(gzip.compress(content))
     with pytest.raises(DataError, match=named):
@@ -139,7 +137,7 @@ def write_predictions(
     `sets`: the rows of the scores, for the first of SETS.
     """
     values = scores_of(seed, inside)[list(sets)] + shift
-    with gzip.open(folder / PREDICTIONS, "wt", newline="") as file:
+    with gzip.open(folder / "predictions.csv.gz", "wt", newline="") as file:
         writer = csv.writer(file)
         columns = [*(f"p_{c}" for c in CLASSES), "group", "msp", "feature_distance"]
         writer.writerow(["set", "name", "cluster", "label", *asdict(DET), *columns])
@@ -162,7 +160,7 @@ def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
         finish(run, data="HAM10000, lesion-best-epoch split", training=trained)
         is_arm = run.recipe.variant == "eulerlora-1"
         write_predictions(
-            run.out / REPORT, DET, STOCH, seed=run.recipe.seed, shift=shift if is_arm else 0.0
+            run.out / "report", DET, STOCH, seed=run.recipe.seed, shift=shift if is_arm else 0.0
         )
     return runs
 
@@ -229,7 +227,7 @@ def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: 
     for run in runs:
         finish(run, data="HAM10000, lesion split")
         shift = -1.0 if run.recipe.variant == "single" else 0.0
-        write_predictions(run.out / REPORT, DET, STOCH, seed=run.recipe.seed, shift=shift)
+        write_predictions(run.out / "report", DET, STOCH, seed=run.recipe.seed, shift=shift)
     comparison = compare(table, runs)
     assert comparison is not None
     assert comparison.primary is None
@@ -248,7 +246,7 @@ def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: 
 
 def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
     runs = finished_runs(tmp_path)
-    (runs[-1].out / REPORT / "report.json").unlink()
+    (runs[-1].out / "report/report.json").unlink()
     comparison = compare(TABLE, runs)
     assert comparison is not None
     assert comparison.seeds == SEEDS[:2]

@@ -21,8 +21,6 @@ from eulerlora_lab.tables.results import (
 from eulerlora_lab.tables.table import TableRun, read_table, runs_of
 from lab.tests.tables.synthetic_runs import finish
 from tests.conftest import TINY_BACKBONE
-from training.adaptation.train import REPORT
-from training.evaluation.report_schema import JSON
 from training.recipe.schema import NO_ADAPTERS
 
 ACCURACIES = {0: 0.901, 42: 0.913, 1206: 0.887}
@@ -163,7 +161,7 @@ def finished_runs(
     for run in runs:
         of_logits = {f"{m}_mean_logits": 0.25 for m in ("accuracy", "ece", "nll", "brier")}
         finish(run, backbone=backbone, published=None, training=TRAINING)
-        path = run.out / REPORT / JSON
+        path = run.out / "report/report.json"
         report = json.loads(path.read_text())
         report["ood_sets"] = {name: {"group": group} for name, group in SETS.items()}
         for mode in report["modes"]:

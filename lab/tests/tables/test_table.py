@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.methods.registry import method_type
 from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
 from eulerlora_contract.sampling import Options
@@ -26,8 +25,7 @@ from eulerlora_lab.tables.table import (
 )
 from lab.tests.tables.synthetic_runs import finish
 from tests.conftest import DET
-from training.adaptation.train import REPORT, state_file
-from training.evaluation.report_schema import JSON
+from training.adaptation.train import state_file
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 
@@ -131,9 +129,9 @@ def test_a_run_is_new_then_begun_then_trained_then_finished(tmp_path: Path) -> N
     assert run.status == "begun"
     state_file(run.out).unlink()
     finish(run)
-    (run.out / REPORT / JSON).rename(tmp_path / JSON)
+    (run.out / "report/report.json").rename(tmp_path / "report.json")
     assert run.status == "trained"
-    (tmp_path / JSON).rename(run.out / REPORT / JSON)
+    (tmp_path / "report.json").rename(run.out / "report/report.json")
     assert run.status == "finished"
 
 
@@ -188,9 +186,9 @@ def test_an_invalid_input_is_an_error_before_any_run(
 def test_a_damaged_config_and_one_without_a_recipe_are_errors(tmp_path: Path) -> None:
     out = finish(first_run(tmp_path))
     config = first_run(tmp_path).config()
-    (out / CONFIG_FILE).write_text("{")
+    (out / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"config\.json"):
         first_run(tmp_path).check()
-    (out / CONFIG_FILE).write_text(config.model_copy(update={"provenance": {}}).model_dump_json())
+    (out / "config.json").write_text(config.model_copy(update={"provenance": {}}).model_dump_json())
     with pytest.raises(DataError, match="seed-0: expected a recipe"):
         first_run(tmp_path).check()

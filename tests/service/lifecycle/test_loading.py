@@ -14,15 +14,13 @@ from torch import Tensor
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import (
-    CONFIG_FILE,
     DEFAULT_CHECKPOINT,
     predict_known_answer,
     read_config,
     save_checkpoint,
     stored_revision,
 )
-from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign, verifier
-from eulerlora.checkpoint.weights import CARD_FILE
+from eulerlora.checkpoint.signature import sign, verifier
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import NetworkOutput
 from eulerlora.nn.rows import Rows
@@ -226,14 +224,14 @@ def test_the_signature_is_checked_before_anything_is_read_and_at_a_reload(
     verified = partial(load, verify=verifier(keys.public))
     sign(checkpoint_copy, keys.private)
     current = verified(checkpoint_copy, ())
-    (checkpoint_copy / CONFIG_FILE).write_text("{}")
+    (checkpoint_copy / "config.json").write_text("{}")
     for refused in (
         lambda: verified(checkpoint_copy, ()),
         lambda: current.newer_revision(verified, [current.model]),
     ):
         with pytest.raises(CheckpointError) as caught:
             refused()
-        assert caught.value.path == checkpoint_copy / SIGNATURE_FILE
+        assert caught.value.path == checkpoint_copy / "model.sig"
 
 
 def test_a_link_that_moves_during_a_load_does_not_change_what_is_read(
@@ -309,7 +307,7 @@ def test_an_argument_is_a_checkpoint_and_its_name(
 
 
 def test_a_card_is_read_without_its_front_matter_up_to_a_limit(checkpoint_copy: Path) -> None:
-    card = checkpoint_copy / CARD_FILE
+    card = checkpoint_copy / "README.md"
     for content, text, licence in (
         (b"---\nlicense: other\n---\n\n# tiny\n", "# tiny\n", "other"),
         ("# Größe\n".encode() + b"\xff", "# Größe\n\N{REPLACEMENT CHARACTER}", None),

@@ -21,7 +21,6 @@ from eulerlora_contract.answers import Prediction
 from eulerlora_contract.checkpoints import Threshold
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.queries import PredictQuery
-from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 from tests.conftest import ENERGY, MARGINS, STOCH
 from tests.problems import raises_problem
 from tests.service.harness import (
@@ -172,7 +171,7 @@ async def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) ->
         gate = block_passes(started)
         accepted = asyncio.create_task(predict_one(started, png, long))
         await wait_until(lambda: started.passes == [1])
-        assert started.queue.rows == 2 * (MAX_AUTO_SAMPLES - 1)
+        assert started.queue.rows == 2 * (4 - 1)  # the most samples of `auto`
         with raises_problem("overloaded"):
             await predict_one(started, png)
         gate.set()
@@ -223,7 +222,7 @@ def test_extensions_and_timing_cover_all_rounds(harness, png, long, taken) -> No
         body = asyncio.run(predict_one(running, png, long))
     assert [recorded for _, recorded in recorder.images] == [body]
     assert body.samples == taken[long.seed]
-    assert running.passes == [1] * (AUTO_ROUNDS.index(taken[long.seed]) + 1)
+    assert running.passes == [1] * ((1, 2, 4).index(taken[long.seed]) + 1)
     (completed,) = running.predictions
     assert completed.model_s > 0
     assert completed.queue_s >= 0
