@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -14,8 +14,7 @@ from clinic.tests.runs import mel_policy
 from clinic.tests.service.conftest import app_of
 from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.monitoring import read_logs
-from eulerlora_contract.answers import UNDO, Disposition
-from eulerlora_contract.queries import Decided
+from eulerlora_contract.answers import Disposition
 from tests.service.key_files import client as client_with
 from tests.service.key_files import write_keys
 
@@ -56,8 +55,10 @@ def decisions(path: Path) -> list[dict[str, Any]]:
     return [record for record in verified(path) if record["kind"] == "decision"]
 
 
-def test_a_decision_is_a_disposition_or_undo() -> None:
-    assert set(get_args(Decided)) == {*Disposition, UNDO}
+def test_a_decision_is_a_disposition_or_undo(client) -> None:
+    schema = client.get("/openapi.json").json()["components"]["schemas"]["DecisionRequest"]
+    decision, none = schema["properties"]["decision"]["anyOf"]
+    assert (set(decision["enum"]), none) == ({*Disposition, "undo"}, {"type": "null"})
 
 
 def test_equal_decisions_that_arrive_together_are_recorded_once(
