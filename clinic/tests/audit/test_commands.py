@@ -46,6 +46,8 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_valid_log_is_summarised_with_its_last_line(path: Path) -> None:
     first, *_, last = verified(path)
+    (path.parent / "empty.txt").touch()
+    (path.parent / "folder").mkdir()
     for argument in (path, path.parent):
         done = run("audit", "verify", argument)
         assert (done.status, done.err) == (0, "")

@@ -2,23 +2,21 @@
 
 import hashlib
 import hmac
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from eulerlora_clinic.audit.file import (
-    FIRST_PREVIOUS,
-    AuditFile,
-    ChainEnd,
-    ChainError,
-    audit_files,
-    canonical,
-    records,
-)
+from eulerlora_clinic.audit.file import AuditFile, ChainEnd, ChainError, records
 
 Lines = list[bytes]
 KEY = b"key"
+
+
+def canonical(record: dict[str, object]) -> bytes:
+    """A record as the documents describe its line."""
+    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def write_log(path: Path, labels: str, after: ChainEnd = ChainEnd()) -> Path:  # noqa: B008
@@ -102,7 +100,7 @@ def rechained(path: Path, key: bytes, after: int = 0) -> bytes:
 
 def with_plain_hashes(path: Path) -> bytes:
     """Returns the lines of a log with a SHA-256 that everybody can compute as `mac`."""
-    lines, previous = [], FIRST_PREVIOUS
+    lines, previous = [], "0" * 64
     for original in records([path], KEY):
         record = {name: value for name, value in original.items() if name != "mac"}
         record["previous"] = previous
@@ -155,7 +153,6 @@ def test_a_rotated_series_is_one_chain_whatever_the_order_of_its_paths(series: l
     ordered = list(records(series, KEY))
     assert [record["sequence"] for record in ordered] == list(range(9))
     assert list(records(reversed(series), KEY)) == ordered
-    assert audit_files(series[0].parent) == sorted(series)
 
 
 def without_last_line(path: Path) -> None:
@@ -185,7 +182,7 @@ def test_missing_shortened_and_foreign_files_of_a_series_are_detected(
 ) -> None:
     attack(series)
     with pytest.raises(ChainError, match=f"audit.jsonl.*: line {line}: |new: line {line}: "):
-        list(records(audit_files(series[0].parent), KEY))
+        list(records(series[0].parent.iterdir(), KEY))
 
 
 def test_archived_files_are_named_by_the_line_that_the_others_follow(series: list[Path]) -> None:
