@@ -11,7 +11,7 @@ from typing import NoReturn
 from eulerlora_contract.errors import ImageFilesError
 from eulerlora_contract.image_formats import SNIFFED_BYTES, known_kind, sniff
 
-IMAGE_EXTENSIONS = (
+_IMAGE_EXTENSIONS = (
     ".avif", ".bmp", ".dcm", ".dicom", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jpeg",
     ".jpg", ".png", ".svg", ".tif", ".tiff", ".webp",
 )  # fmt: skip
@@ -88,7 +88,7 @@ def list_files(paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str
 
 
 def select_files(
-    paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = IMAGE_EXTENSIONS
+    paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = _IMAGE_EXTENSIONS
 ) -> FileSelection:
     """As `list_files`, but at least one file.
 

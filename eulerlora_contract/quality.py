@@ -12,7 +12,7 @@ from PIL import Image, ImageMath
 
 from eulerlora_contract.answers import ImageQuality
 
-__all__ = ["has_frame", "laplacian_variance", "measure_quality", "working_luma"]
+__all__ = ["has_frame", "measure_quality", "working_luma"]
 
 _WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""
@@ -37,7 +37,7 @@ def measure_quality(image: Image.Image) -> ImageQuality:
         brightness=_mean(luma) / 255,
         dark_share=_mean(_evaluate(lambda args: args["float"](args["x"] <= _MAX_BLACK), x=luma)),
         bright_share=_mean(_evaluate(lambda args: args["float"](args["x"] >= _MIN_WHITE), x=luma)),
-        sharpness=laplacian_variance(luma),
+        sharpness=_laplacian_variance(luma),
     )
 
 
@@ -84,7 +84,7 @@ def working_luma(image: Image.Image) -> Image.Image:
     return gray
 
 
-def laplacian_variance(luma: Image.Image) -> float:
+def _laplacian_variance(luma: Image.Image) -> float:
     """The variance of the four-neighbour Laplacian, without the border.
 
     Args:

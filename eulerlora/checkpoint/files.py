@@ -75,7 +75,7 @@ from eulerlora_contract.sampling import SAMPLERS, Precision
 from eulerlora_contract.settings import Probability, Settings, Sha256, first_error, validated
 
 _IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
-DRAWS = (
+_DRAWS = (
     Draw(),
     *(Draw(mode="stoch", samples=4, seed=20260101, sampler=sampler) for sampler in SAMPLERS),
 )
@@ -149,14 +149,14 @@ class KnownAnswer:
 
 def _known_draws(config: CheckpointConfig) -> tuple[Draw, ...]:
     return tuple(
-        draw.model_copy(update={"views": config.default_views(draw.mode)}) for draw in DRAWS
+        draw.model_copy(update={"views": config.default_views(draw.mode)}) for draw in _DRAWS
     )
 
 
 def predict_known_answer(
     network: RowNetwork,
     pixels: Tensor,
-    draws: Sequence[Draw] = DRAWS,
+    draws: Sequence[Draw] = _DRAWS,
     temperatures: Temperatures = UNSCALED,
 ) -> list[Tensor]:
     """Log-probabilities (trajectories, classes), float64, for each of `draws`.

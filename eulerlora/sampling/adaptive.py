@@ -42,7 +42,6 @@ __all__ = [
     "StoppingRule",
     "fit_margins",
     "last_rounds",
-    "log_odds",
     "summaries_by_round",
 ]
 
@@ -124,8 +123,8 @@ class RoundComparisons:
 
     def probability(self, classes: Sequence[int], threshold: float) -> _Floats:
         """Whether the summed probability of these classes is at least the threshold."""
-        value = log_odds(self.summary.probabilities[:, list(classes)].sum(dim=-1))
-        return _reaches(value, log_odds(threshold), self.margins.log_odds)
+        value = _log_odds(self.summary.probabilities[:, list(classes)].sum(dim=-1))
+        return _reaches(value, _log_odds(threshold), self.margins.log_odds)
 
     def entropy(self, threshold: float) -> _Floats:
         """Whether the entropy is at least the threshold in nats."""
@@ -179,7 +178,7 @@ class StoppingRule:
     def _compared(self, summary: Predictions, margins: RoundMargins) -> RoundComparisons:
         ood = unfamiliar = None
         if self.msp is not None:
-            ood = 1 - _reaches(log_odds(summary.msp), log_odds(self.msp), margins.log_odds)
+            ood = 1 - _reaches(_log_odds(summary.msp), _log_odds(self.msp), margins.log_odds)
         distance, boundary = summary.ood_scores.get("feature_distance"), self.feature_distance
         if distance is not None and boundary is not None and margins.feature_distance is not None:
             unfamiliar = _reaches(distance.value.numpy(), boundary, margins.feature_distance)
@@ -244,7 +243,7 @@ class AdaptiveSampling:
         return self._trajectories
 
 
-def log_odds(probability: Tensor | float) -> Any:
+def _log_odds(probability: Tensor | float) -> Any:
     """The logarithm of p / (1 - p), finite for every probability; a number or an array."""
     limited = np.clip(np.asarray(probability), MIN_PROBABILITY, 1 - 2**-53)
     return np.log(limited) - np.log1p(-limited)
@@ -345,7 +344,7 @@ def _round(summary: Predictions, last: Predictions, samples: int, level: float) 
     return RoundMargins(
         samples=samples,
         lead=margin(lead - _lead(last)),
-        log_odds=margin(log_odds(summary.msp) - log_odds(of_label)),
+        log_odds=margin(_log_odds(summary.msp) - _log_odds(of_label)),
         entropy=margin((summary.entropy - last.entropy).numpy()),
         agreement=margin(agreement),
         feature_distance=margin((distances[0] - distances[1]).numpy()) if distances else None,

@@ -59,7 +59,7 @@ from training.recipe.schema import AdapterTraining, WholeNetworkSettings
 
 IMAGES, _IMAGE_SIZE, EPOCHS, BATCH, _EVALUATION_BATCH = 2500, 56, 8, 32, 16
 _WEIGHT_DECAY, _CLIP_NORM = 0.01, 1.0
-SAMPLES = 4
+_SAMPLES = 4
 """Samples per adapter in mode stoch."""
 TUNING_SEEDS, SEEDS = (100, 101), (0, 42, 1206)
 """Of the runs that choose, and of those of the table; each seed has its own training images."""
@@ -147,23 +147,23 @@ class Row:
 
 ROWS: Mapping[str, Row] = {
     "lora": Row("lora"),
-    "lora-sampled": Row("lora", samples=SAMPLES, tuned_as="lora"),
-    "eulerlora-1": Row("eulerlora", samples=SAMPLES),
+    "lora-sampled": Row("lora", samples=_SAMPLES, tuned_as="lora"),
+    "eulerlora-1": Row("eulerlora", samples=_SAMPLES),
     "eulerlora-1-det": Row("eulerlora", tuned_as="eulerlora-1"),
-    "eulerlora-2": Row("eulerlora", members=2, samples=SAMPLES),
+    "eulerlora-2": Row("eulerlora", members=2, samples=_SAMPLES),
     "eulerlora-2-det": Row("eulerlora", members=2, tuned_as="eulerlora-2"),
     "ensemble-2": Row("lora", members=2),
-    "mc-dropout": Row("mc-dropout", samples=SAMPLES, phase=1),
+    "mc-dropout": Row("mc-dropout", samples=_SAMPLES, phase=1),
     "ensemble-8": Row("lora", members=8, tuned_as="ensemble-2", phase=2),
-    "laplace": Row("laplace", samples=SAMPLES, tuned_as="lora", phase=3),
-    "swag": Row("swag", samples=SAMPLES, tuned_as="lora", phase=3),
-    "tfb": Row("tfb", samples=SAMPLES, tuned_as="lora", phase=3),
+    "laplace": Row("laplace", samples=_SAMPLES, tuned_as="lora", phase=3),
+    "swag": Row("swag", samples=_SAMPLES, tuned_as="lora", phase=3),
+    "tfb": Row("tfb", samples=_SAMPLES, tuned_as="lora", phase=3),
     "last-layer-ensemble": Row("last-layer", phase=4),
     "sngp": Row("sngp", phase=4),
-    "bayeslora": Row("bayeslora", samples=SAMPLES, phase=5),
-    "scalabl": Row("scalabl", samples=SAMPLES, phase=6),
-    "blob": Row("blob", samples=SAMPLES, phase=7),
-    "ivon": Row("ivon", samples=SAMPLES, phase=8),
+    "bayeslora": Row("bayeslora", samples=_SAMPLES, phase=5),
+    "scalabl": Row("scalabl", samples=_SAMPLES, phase=6),
+    "blob": Row("blob", samples=_SAMPLES, phase=7),
+    "ivon": Row("ivon", samples=_SAMPLES, phase=8),
     "deep-ensemble": Row("whole", members=4, tuned_as="whole", phase=9),
     "ensemble-16": Row("lora", members=16, tuned_as="ensemble-2", phase=10),
     "whole": Row("whole", phase=9),
@@ -342,7 +342,7 @@ def chosen_option(arm: str, results: Results) -> int | None:
         results.get(_tuning_run(arm, cell, TUNING_SEEDS[0], option=option))
         for option in range(len(ARMS[arm].options))
     ]
-    nll = [run["validation"][f"stoch-{SAMPLES}"] for run in known if run is not None]
+    nll = [run["validation"][f"stoch-{_SAMPLES}"] for run in known if run is not None]
     return int(np.argmin(np.nan_to_num(nll, nan=np.inf))) if len(nll) == len(known) else None
 
 

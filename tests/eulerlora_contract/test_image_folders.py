@@ -8,7 +8,7 @@ from PIL import Image
 
 from eulerlora.images.files import EXTENSIONS
 from eulerlora_contract.errors import ImageFilesError
-from eulerlora_contract.image_folders import IMAGE_EXTENSIONS, select_files
+from eulerlora_contract.image_folders import select_files
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
@@ -19,8 +19,14 @@ def touch(folder: Path, *names: str) -> list[Path]:
     return paths
 
 
-def test_the_extensions_that_the_model_reads_are_selected() -> None:
-    assert {*EXTENSIONS, ".dcm"} < set(IMAGE_EXTENSIONS)
+def test_pictures_of_every_kind_are_selected_whether_the_service_reads_them_or_not(
+    tmp_path: Path,
+) -> None:
+    read = (".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
+    others = (".avif", ".bmp", ".dcm", ".dicom", ".gif", ".heic", ".heif", ".svg", ".tif", ".tiff")
+    pictures = touch(tmp_path, *(f"a{extension}" for extension in (*read, *others)))
+    assert set(select_files([tmp_path]).files) == {*pictures}
+    assert set(select_files([tmp_path], EXTENSIONS).files) == {*pictures[: len(read)]}
 
 
 def test_paths_keep_their_order_and_folders_are_sorted(tmp_path: Path) -> None:

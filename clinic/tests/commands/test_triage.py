@@ -19,7 +19,7 @@ from clinic.tests.runs import (
     triage,
     triage_reply,
 )
-from eulerlora_client.client import TriageClient
+from eulerlora_client import TriageClient
 from eulerlora_clinic.policy.policy import default_policy_text
 from eulerlora_clinic.policy.results import WARNING
 from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult

@@ -24,7 +24,6 @@ from eulerlora.settings import Draw
 from eulerlora_clinic.fitting.heads import (
     HeadChange,
     HeadComparison,
-    HeadFit,
     refit_heads,
     with_changed_heads,
 )
@@ -70,37 +69,37 @@ def site(count: int, seed: int, classes: int = 3) -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def refitted() -> HeadFit:
+def change() -> HeadChange:
+    """Of heads that were refitted to 120 images of the site."""
     inputs, labels = site(120, 0)
     heads = heads_of(0)
     fit = refit_heads([outputs_of(heads, inputs)], heads, labels, units_of(range(120)), 1.5)
     assert fit is not None
-    return fit
+    return fit.change
 
 
-def test_outputs_with_a_change_are_those_of_changed_heads(refitted: HeadFit) -> None:
+def test_outputs_with_a_change_are_those_of_changed_heads(change: HeadChange) -> None:
     inputs, _ = site(5, 1)
     old, new = heads_of(0), heads_of(0)
-    refitted.change.apply(new)
-    changed = with_changed_heads(outputs_of(old, inputs), old, [(np.arange(5), refitted.change)])
+    change.apply(new)
+    changed = with_changed_heads(outputs_of(old, inputs), old, [(np.arange(5), change)])
     expected = outputs_of(new, inputs)
     assert torch.allclose(changed.log_probabilities, expected.log_probabilities, atol=1e-4)
     assert torch.allclose(changed.log_partition, expected.log_partition, atol=1e-4)
 
 
 def test_a_class_without_pictures_keeps_its_head_and_the_others_their_mean(
-    refitted: HeadFit,
+    change: HeadChange,
 ) -> None:
-    change = refitted.change
     assert change.weight[3].abs().max() == change.bias[3] == 0
     assert torch.allclose(change.weight.sum(dim=0), torch.zeros(WIDTH).double(), atol=1e-3)
     assert change.weight.abs().max() > 0.1
 
 
-def test_heads_that_learn_the_site_are_better_on_other_pictures(refitted: HeadFit) -> None:
+def test_heads_that_learn_the_site_are_better_on_other_pictures(change: HeadChange) -> None:
     inputs, labels = site(60, 2)
     old, new = heads_of(0), heads_of(0)
-    refitted.change.apply(new)
+    change.apply(new)
     before, after = (outputs_of(heads, inputs).flat_log_probabilities for heads in (old, new))
     comparison = HeadComparison.of(before, after, labels, units_of(range(60)))
     assert 0 < comparison.bound < comparison.improvement

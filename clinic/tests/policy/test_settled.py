@@ -1,10 +1,10 @@
 """When the disposition of a policy is settled in a round of `samples=auto`."""
 
 from eulerlora.answer import Predictions
-from eulerlora.sampling.adaptive import StoppingRule, log_odds
+from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_contract.answers import Reason
-from tests.eulerlora.sampling.test_adaptive import ROWS, SUMMARY, ends, trajectories_of
+from tests.eulerlora.sampling.test_adaptive import ROWS, SUMMARY, ends, log_odds, trajectories_of
 
 
 def policy_of(**changes: object) -> Policy:

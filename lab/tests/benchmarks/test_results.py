@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eulerlora_lab.benchmarks import timing
-from eulerlora_lab.benchmarks.results import Result, Side, Target, at_most, comparison, report
+from eulerlora_lab.benchmarks.results import Result, Side, Target, comparison, report
 from eulerlora_lab.benchmarks.timing import alternating_seconds
 
 CPU = torch.device("cpu")
@@ -22,8 +22,10 @@ def test_the_ratio_is_of_medians_and_its_spread_of_paired_runs() -> None:
 
 def test_results_are_printed_as_a_table(capsys) -> None:
     sides = Side("a", [0.001]), Side("b", [0.002])
-    lost = Result("lost requests", "counted", 0.0025, [0.001, 0.002], target=at_most(0.002))
-    report([comparison("a / b", *sides, at_most(0.5)), lost])
+    lost = Result(
+        "lost requests", "counted", 0.0025, [0.001, 0.002], target=Target("at most", 0.002)
+    )
+    report([comparison("a / b", *sides, Target("at most", 0.5)), lost])
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [[cell.strip() for cell in row.strip("|").split("|")] for row in rows] == [
         ["a / b", "at most 0.50", "**0.50** ✓", "1 ms (a)", "2 ms (b)",
