@@ -304,12 +304,12 @@ def _tree(base: type[Problem]) -> Iterator[type[Problem]]:
 GROUPS = (BadRequest, Unprocessable, Unavailable, ServiceFailed)
 """Classes for clients to catch; the service raises only their subclasses."""
 
-RESPONSE_PROBLEMS = (*_tree(RequestRefused), *_tree(ServiceFailed))
-SENT_BY_SERVICE = tuple(kind for kind in RESPONSE_PROBLEMS if kind not in GROUPS)
+_RESPONSE_PROBLEMS = (*_tree(RequestRefused), *_tree(ServiceFailed))
+SENT_BY_SERVICE = tuple(kind for kind in _RESPONSE_PROBLEMS if kind not in GROUPS)
 
-_BY_CODE: Mapping[str, type[Problem]] = {kind.code: kind for kind in RESPONSE_PROBLEMS}
+_BY_CODE: Mapping[str, type[Problem]] = {kind.code: kind for kind in _RESPONSE_PROBLEMS}
 _BY_STATUS: Mapping[int, type[Problem]] = {
-    kind.status: kind for kind in reversed(RESPONSE_PROBLEMS) if kind.status is not None
+    kind.status: kind for kind in reversed(_RESPONSE_PROBLEMS) if kind.status is not None
 }  # the first class of a status in the tree: its group, or the most general one
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from clinic.tests.runs import mel_policy, result_of
-from eulerlora_client.client import PredictOptions
 from eulerlora_clinic.commands.session import Session, triage
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.report.ranking import TriageRow
@@ -16,7 +15,6 @@ from eulerlora_contract.answers import Disposition, TriageResult
 from eulerlora_contract.problems import Overloaded, Problem, Unreachable
 from tests.eulerlora_client.runs import random_png
 
-OPTIONS: PredictOptions = {"mode": "stoch", "samples": 2}
 ROUTINE = result_of(Disposition.ROUTINE)
 MEGABYTE = 1_000_000
 
@@ -40,7 +38,10 @@ def rows_of(
     files: list[Path], client: FakeClient, max_bytes: int = MEGABYTE, policy: Policy | None = None
 ) -> list[TriageRow]:
     async def all_rows() -> list[TriageRow]:
-        session = Session("", None, policy, OPTIONS, concurrency=1, strip_metadata=False)
+        session = Session(
+            url="", key=None, policy=policy, options={"mode": "stoch", "samples": 2},
+            concurrency=1, strip_metadata=False,
+        )  # fmt: skip
         run = triage(session, client, files, max_bytes)  # type: ignore[arg-type]
         return [row async for row in run]
 
