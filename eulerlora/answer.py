@@ -1,7 +1,8 @@
 """The answer for images: uncertainty, scores, flags and sets, as numbers and as fields of JSON."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName, ScoreName, ood_scores
 from eulerlora.scores.prediction_sets import PredictionSets
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora.scores.uncertainty import Uncertainty, Variance, summarise, variance_of
+from eulerlora.scores.uncertainty import Uncertainty, Variance, uncertainty_of, variance_of
 from eulerlora_contract import answers as contract
 from eulerlora_contract.answers import PredictionWarning, shown_fields
 from eulerlora_contract.checkpoints import Threshold
@@ -44,8 +45,8 @@ class Predictions(Uncertainty):
             fewer are filled with NaN.
         trajectory_views: (n, trajectories) int64, the view of each (`eulerlora.nn.rows`); 0 is the
             image, and where trajectories are filled with NaN.
+        adapters: Their number.
         samples: (n,) int64, samples per adapter of the answer.
-        variance: Its parts between adapters, views and samples, and within trajectories.
         agreement: (n,), the least log-odds of the label against another class among the
             trajectories; negative if a trajectory has another label.
         ood_scores: Values, thresholds and flags of all scores by name; without feature_distance if
@@ -61,8 +62,8 @@ class Predictions(Uncertainty):
 
     log_probabilities: Tensor
     trajectory_views: Tensor
+    adapters: int
     samples: Tensor
-    variance: Variance
     agreement: Tensor
     ood_scores: ScoredByName
     classes: tuple[str, ...] = ()
@@ -86,14 +87,13 @@ class Predictions(Uncertainty):
             NonFiniteError: For NaN or infinite logits.
         """
         trajectories.check_finite()
-        samples = trajectories.samples
-        if (samples == trajectories.views.shape[2]).all():
-            values = _values(trajectories)
-        else:  # the same for the images of each number of samples, then in the order of all images
-            groups = [(samples == count).nonzero()[:, 0] for count in samples.unique()]
-            parts = [_values(trajectories.images(one).first(samples[one])) for one in groups]
-            order = torch.cat(groups).argsort()
-            values = {name: torch.cat([part[name] for part in parts])[order] for name in parts[0]}
+        samples, (adapters, most) = trajectories.samples, trajectories.views.shape[1:]
+
+        def of_group(images: Tensor | None, count: int) -> dict[str, Tensor]:
+            whole = images is None
+            return _values(trajectories if whole else trajectories.images(images).first(count))
+
+        values = _by_samples(samples, most, of_group)
         distances = None if distance is None else distance(values["features"])
         uncertainty: dict[str, Any] = {
             field.name: values[field.name] for field in fields(Uncertainty)
@@ -102,8 +102,8 @@ class Predictions(Uncertainty):
             **uncertainty,
             log_probabilities=trajectories.flat_log_probabilities,
             trajectory_views=trajectories.views.flatten(1),
+            adapters=adapters,
             samples=samples,
-            variance=Variance(**{field.name: values[field.name] for field in fields(Variance)}),
             agreement=values["agreement"],
             ood_scores=ood_scores(values["msp"], values["log_partition"], distances, thresholds),
         )
@@ -112,6 +112,21 @@ class Predictions(Uncertainty):
     def trajectories(self) -> Tensor:
         """(n, trajectories, classes) probabilities; NaN as in `log_probabilities`."""
         return self.log_probabilities.exp()
+
+    @cached_property
+    def variance(self) -> Variance:
+        """Its parts between adapters, views and samples, and within trajectories."""
+        shape = (self.adapters, -1)
+        probabilities = self.trajectories.unflatten(1, shape)
+        views = self.trajectory_views.unflatten(1, shape)
+        counts = (~probabilities[:, 0, :, 0].isnan()).sum(dim=1)  # (n,)
+
+        def of_group(images: Tensor | None, count: int) -> dict[str, Tensor]:
+            chosen = slice(None) if images is None else images
+            parts = variance_of(probabilities[chosen, :, :count], views[chosen, :, :count])
+            return vars(parts)
+
+        return Variance(**_by_samples(counts, views.shape[2], of_group))
 
     @property
     def predicted(self) -> Tensor:
@@ -183,14 +198,13 @@ class Predictions(Uncertainty):
             for name, score in self.ood_scores.items()
         }
         passes = ~self.log_probabilities[index].isnan().any(dim=-1)
+        probabilities = self.probabilities[index].tolist()
         stated: dict[str, Any] = {
             "mode": options.mode,
             "samples": int(self.samples[index]),
             "trajectories": int(passes.sum()),
-            "label": self.classes[int(self.probabilities[index].argmax())],
-            "probabilities": dict(
-                zip(self.classes, self.probabilities[index].tolist(), strict=True)
-            ),
+            "label": self.classes[probabilities.index(max(probabilities))],
+            "probabilities": dict(zip(self.classes, probabilities, strict=True)),
             **{
                 name: getattr(self, name)[index].item()
                 for name in ("entropy", "expected_entropy", "mutual_information", "msp")
@@ -336,10 +350,30 @@ def table_row(answer: Mapping[str, Any]) -> dict[str, Any]:
     return row | {f"p_{name}": value for name, value in probabilities.items()}
 
 
+def _by_samples(
+    samples: Tensor, most: int, of_group: Callable[[Tensor | None, int], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The values of n images by name, (n, ...), made for the images of each number of samples.
+
+    Args:
+        samples: (n,), of the images.
+        most: Number of samples that there is room for.
+        of_group: From the indices of images and their number of samples to their values; None for
+            all images, with the full number.
+    """
+    if (samples == most).all():
+        return of_group(None, most)
+    counts = samples.unique().tolist()
+    groups = [(samples == count).nonzero()[:, 0] for count in counts]
+    parts = [of_group(images, count) for images, count in zip(groups, counts, strict=True)]
+    order = torch.cat(groups).argsort()
+    return {name: torch.cat([part[name] for part in parts])[order] for name in parts[0]}
+
+
 def _values(part: Trajectories) -> dict[str, Tensor]:
     """The values of n images with equal numbers of samples by name, (n, ...)."""
     probabilities = part.flat_log_probabilities.exp()  # (n, trajectories, classes)
-    uncertainty = summarise(probabilities)
+    uncertainty = uncertainty_of(probabilities)
     label = uncertainty.probabilities.argmax(dim=-1)[:, None, None].expand(
         -1, probabilities.shape[1], 1
     )
@@ -348,7 +382,6 @@ def _values(part: Trajectories) -> dict[str, Tensor]:
     leads = limited.gather(-1, label)[..., 0].log() - others.log()  # (n, trajectories)
     return {
         **vars(uncertainty),
-        **vars(variance_of(part.log_probabilities.exp(), part.views)),
         "agreement": leads.amin(dim=-1),
         "log_partition": part.log_partition.mean(dim=(1, 2)),
         "features": part.features.mean(dim=(1, 2)),

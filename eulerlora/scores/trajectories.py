@@ -1,5 +1,6 @@
 """What a network gives for images (`eulerlora.answer.Predictions` says what it means)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -81,7 +82,7 @@ class Trajectories:
         Raises:
             NonFiniteError: If one is NaN.
         """
-        if self.log_probabilities.isfinite().all():
+        if math.isfinite(self.log_probabilities.sum()):
             return
         numbers = torch.arange(self.views.shape[2])
         expected = (numbers < self.samples[:, None])[:, None, :, None]  # (n, 1, samples, 1)

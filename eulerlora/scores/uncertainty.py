@@ -49,9 +49,14 @@ def summarise(trajectories: Tensor) -> Uncertainty:
     exact = trajectories.double()
     if ((exact.sum(dim=-1) - 1).abs() > _SUM_TOLERANCE).any() or (exact < 0).any():
         raise SettingsError(f"{expected}, got other values; pass logits.softmax(-1)")
-    mean = exact.mean(dim=1)
+    return uncertainty_of(exact)
+
+
+def uncertainty_of(trajectories: Tensor) -> Uncertainty:
+    """As `summarise`, of float64 probabilities that need no check."""
+    mean = trajectories.mean(dim=1)
     entropy = torch.special.entr(mean).sum(dim=-1)
-    expected = torch.special.entr(exact).sum(dim=-1).mean(dim=-1)
+    expected = torch.special.entr(trajectories).sum(dim=-1).mean(dim=-1)
     return Uncertainty(
         probabilities=mean,
         entropy=entropy,

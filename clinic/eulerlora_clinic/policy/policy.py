@@ -463,6 +463,10 @@ class Policy(Settings):
     uncertainty: UncertaintyRules
     evidence: tuple[Evidence, ...] = ()
 
+    def __hash__(self) -> int:
+        """For caches; pydantic's includes all evidence, which takes a tenth of an answer."""
+        return hash((self.version, self.target))
+
     @field_validator("evidence")
     @classmethod
     def _one_for_each(cls, value: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
@@ -493,8 +497,11 @@ class Policy(Settings):
         Raises:
             PolicyError: As `target_probability`.
         """
-        flags = dict.fromkeys(self.quality_reasons(quality), True) | summary_reasons(summary)
-        reasons = self.reasons(self.target_probability(summary), summary.entropy, flags)
+        # plain numbers: operations of torch take longer than the rest of the rules
+        flags = {reason: bool(flag) for reason, flag in summary_reasons(summary).items()}
+        flags |= dict.fromkeys(self.quality_reasons(quality), True)
+        target, entropy = float(self.target_probability(summary)), float(summary.entropy)
+        reasons = self.reasons(target, entropy, flags)
         (disposition,) = (name for name, possible in dispositions(reasons).items() if possible)
         applying = tuple(reason for reason in Reason if reasons.get(reason))
         return Decision(disposition, applying, self.version, self.hash)
@@ -563,13 +570,13 @@ class Policy(Settings):
             )
         return summary.probability(self.target.classes)
 
-    def evidence_for(self, prediction: Prediction) -> Evidence | None:
-        """What is known about the thresholds for this revision and these options.
+    def evidence_for(self, revision: str, options: Options) -> Evidence | None:
+        """What is known about the thresholds for the answers of a revision with these options.
 
         Without any for its precision, it is that of another one, which the caller must state.
         """
-        of_revision = [one for one in self.evidence if one.revision == prediction.revision]
-        return next(iter(applying(of_revision, prediction.options)), None)
+        of_revision = [one for one in self.evidence if one.revision == revision]
+        return next(iter(applying(of_revision, options)), None)
 
     def evidence_in(self, precision: Precision | None = None) -> Evidence | None:
         """The first evidence in a precision, or else the first one; None without any."""

@@ -5,6 +5,7 @@ The texts are the same in responses, on the page, in reports, on the terminal an
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from eulerlora_clinic.policy.policy import (
     RULES,
@@ -41,7 +42,7 @@ from eulerlora_contract.answers import (
 )
 from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.printable import markdown_table
-from eulerlora_contract.sampling import Precision
+from eulerlora_contract.sampling import Options, Precision
 
 WARNING = (
     "For demonstration and research only; not a medical device. The model says what an image "
@@ -211,8 +212,7 @@ def triage_result(
 
     `class_names` has the name of every class for people, by its code.
     """
-    evidence = policy.evidence_for(prediction)
-    notice = not_established(policy, evidence, prediction.precision)
+    stated = _stated_evidence(policy, prediction.revision, prediction.options)
     item = prediction.model_dump(include={"index", "item_id"}, exclude_unset=True)
     return TriageResult(
         disposition=decision.disposition,
@@ -225,9 +225,9 @@ def triage_result(
         policy=PolicyReference(
             version=decision.policy_version,
             hash=decision.policy_hash,
-            established=notice is None,
-            notice=notice,
-            measured=() if evidence is None else _measured_performance(policy, evidence),
+            established=stated.notice is None,
+            notice=stated.notice,
+            measured=stated.measured,
         ),
         target=TargetGroup(
             name=policy.target.name,
@@ -277,6 +277,23 @@ def decided(result: TriageResult, policy: Policy) -> TriageResult:
     """
     decision = policy.decide(AnswerSummary(result.prediction), result.quality)
     return triage_result(result.prediction, result.quality, decision, policy, result.class_names)
+
+
+@dataclass(frozen=True)
+class _StatedEvidence:
+    """What answers with the same options state about the thresholds."""
+
+    notice: str | None
+    measured: tuple[PolicyPerformance, ...]
+
+
+@lru_cache(maxsize=64)
+def _stated_evidence(policy: Policy, revision: str, options: Options) -> _StatedEvidence:
+    evidence = policy.evidence_for(revision, options)
+    return _StatedEvidence(
+        not_established(policy, evidence, options.precision),
+        () if evidence is None else _measured_performance(policy, evidence),
+    )
 
 
 def _measured_performance(policy: Policy, evidence: Evidence) -> tuple[PolicyPerformance, ...]:

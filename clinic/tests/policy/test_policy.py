@@ -300,33 +300,27 @@ def check_evidence(evidence: Evidence) -> None:
 def test_a_threshold_is_fitted_to_one_model_and_its_options() -> None:
     policy = default_policy()
     evidence, other = policy.evidence
-    own = make_prediction(
-        revision=evidence.revision,
-        mode=evidence.options.mode,
-        samples=evidence.options.samples,
-        sampler=evidence.options.sampler,
-        views=evidence.options.views,
-        precision=evidence.options.precision,
-    )
-    rounded = own.model_copy(update={"precision": other.options.precision})
-    assert (policy.evidence_for(own), policy.evidence_for(rounded)) == (evidence, other)
+    revision, own = evidence.revision, evidence.options
+    rounded = replace(own, precision=other.options.precision)
+    found = (policy.evidence_for(revision, options) for options in (own, rounded))
+    assert tuple(found) == (evidence, other)
     single = policy.model_copy(update={"evidence": (evidence,)})
-    assert single.evidence_for(rounded) == evidence  # in another precision, which answers state
-    for changes in (
-        {"revision": "sha256:other"},
-        {"samples": 5},
-        {"views": 2},
-        {"sampler": "independent"},
-        {"mode": "det", "samples": 1},
-        {"rows": 8},
+    assert single.evidence_for(revision, rounded) == evidence  # which answers state
+    assert policy.evidence_for("sha256:other", own) is None
+    of_auto = replace(own, samples="auto")
+    for options in (
+        replace(own, samples=5),
+        replace(own, views=2),
+        replace(own, sampler="independent"),
+        replace(own, mode="det", samples=1),
+        of_auto,
     ):
-        assert policy.evidence_for(own.model_copy(update=changes)) is None
-    options = replace(evidence.options, samples="auto")
-    measured = evidence.model_copy(update={"options": options})
-    of_auto = own.model_copy(update={"rows": 8})
+        assert policy.evidence_for(revision, options) is None
+    measured = evidence.model_copy(update={"options": of_auto})
     with_auto = policy.model_copy(update={"evidence": (*policy.evidence, measured)})
-    assert (with_auto.evidence_for(own), with_auto.evidence_for(of_auto)) == (evidence, measured)
-    assert POLICY.evidence_for(own) is None
+    found = (with_auto.evidence_for(revision, options) for options in (own, of_auto))
+    assert tuple(found) == (evidence, measured)
+    assert POLICY.evidence_for(revision, own) is None
 
 
 def test_two_entries_of_evidence_for_the_same_options_are_refused() -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 from eulerlora.answer import Predictions
 from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins, StoppingRule
 from eulerlora.scores.ood_scores import FlaggedScore
-from eulerlora.scores.uncertainty import Variance
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_contract.answers import Reason
 from tests.conftest import STOCH
@@ -52,8 +51,8 @@ def is_settled(
         msp=value(max(probability, 1 - probability)),
         log_probabilities=unused,
         trajectory_views=unused,
+        adapters=1,
         samples=unused,
-        variance=Variance(unused, unused, unused, unused),
         agreement=value(agreement),
         ood_scores={"feature_distance": FlaggedScore(value(distance), None, None)},
     )
