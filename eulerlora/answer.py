@@ -90,8 +90,8 @@ class Predictions(Uncertainty):
         samples, (adapters, most) = trajectories.samples, trajectories.views.shape[1:]
 
         def of_group(images: Tensor | None, count: int) -> dict[str, Tensor]:
-            whole = images is None
-            return _values(trajectories if whole else trajectories.images(images).first(count))
+            part = trajectories if images is None else trajectories.images(images).first(count)
+            return _values(part)
 
         values = _by_samples(samples, most, of_group)
         distances = None if distance is None else distance(values["features"])
