@@ -309,6 +309,7 @@ def test_a_wrong_option_is_a_settings_error_of_one_line(
     "images",
     [
         torch.zeros(3, 32, 32),
+        torch.zeros(2, 3, 32),
         torch.zeros(2, 1, 32, 32),
         torch.zeros(2, 32, 32, 3),
         torch.zeros(2, 3, 32, 32, dtype=torch.uint8),
@@ -317,8 +318,10 @@ def test_a_wrong_option_is_a_settings_error_of_one_line(
         [np.zeros((3, 40, 40), np.uint8)],
         [np.zeros((40, 40, 3), np.float32)],
         [np.zeros((0, 40, 3), np.uint8)],
+        [np.zeros((40, 40, 3, 3), np.uint8)],
         np.zeros((40, 40), np.uint8),
         torch.full((2, 3, 32, 32), 255.0),
+        torch.full((2, 3, 32, 32), 1.5),
         torch.full((2, 3, 32, 32), -0.01),
         torch.full((2, 3, 32, 32), torch.nan),
         [torch.zeros(3, 32, 32)],

@@ -255,6 +255,19 @@ def test_the_details_state_what_the_threshold_alone_does() -> None:
     ]
 
 
+def test_a_group_has_figures_from_twenty_lesions_on() -> None:
+    share = {"value": 0.9, "low": 0.7, "high": 0.98}
+    group = {
+        "attribute": "sex", "value": "male", "sensitivity": share | {"lesions": 20},
+        "specificity": share | {"lesions": 19}, "auroc": {"value": 0.9, "lesions": 1200},
+    }  # fmt: skip
+    (row,) = shown(MEASURED | {"groups": [group]}).groups.rows
+    assert list(row) == [
+        "PH2, pictures: sex male", "0.900 [0.700, 0.980] (20)", "too few to say (19)",
+        "too few to say (1,200)",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("unit", "note"),
     [("picture", "name no lesions"), ("lesion", ""), ("group", "nothing is shown about shares of")],

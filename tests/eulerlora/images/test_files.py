@@ -13,7 +13,7 @@ from PIL import Image
 
 from eulerlora import EulerLoRA
 from eulerlora.images.files import read_image, rgb_images
-from eulerlora_contract.errors import ImageError
+from eulerlora_contract.errors import ImageError, ImageSizeError
 from tests.damaged_images import contradictory_images, png_chunk
 
 EXAMPLE = Path(__file__).parents[3] / "docs/images/example-lesion.jpg"
@@ -144,6 +144,22 @@ def test_a_cut_jpeg_that_pillow_is_to_reduce_is_refused() -> None:
     drafted.draft("RGB", (32, 24))
     with pytest.raises(ImageError):
         list(rgb_images([drafted], 64))
+
+
+def test_the_limit_of_bytes_holds_for_files_contents_and_opened_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EULERLORA_MAX_PIXELS", "3072")
+    limit = 8 * 3072 + 2**24
+    path = tmp_path / "image.jpg"
+    for size, accepted in ((limit, True), (limit + 1, False)):
+        path.write_bytes(content := JPEG + bytes(size - len(JPEG)))
+        results = [
+            result_of(lambda: read_image(path, "image")),
+            result_of(lambda content=content: read_image(content, "image")),
+            result_of(lambda: next(rgb_images([Image.open(path)], 64))),
+        ]
+        assert [result == [ImageSizeError] for result in results] == [not accepted] * 3
 
 
 def test_files_of_other_formats_are_not_reduced(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Transfers and streams; those of a CUDA device where there is one."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,10 +53,10 @@ def test_threads_with_streams_of_their_own_get_the_results_of_one(device: torch.
 def test_the_streams_of_two_threads_differ_and_that_of_a_thread_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "Stream", lambda _: object())
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: [device])
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
 
-    def streams(_: int) -> tuple[AbstractContextManager[object], ...]:
+    def streams(_: int) -> tuple[object, ...]:
         device = torch.device("cuda", 7)
         return stream_of_thread(device), stream_of_thread(device)
 
@@ -66,3 +66,50 @@ def test_the_streams_of_two_threads_differ_and_that_of_a_thread_stays(
     assert ours[0] is ours[1]
     assert theirs[0] is theirs[1]
     assert ours[0] is not theirs[0]
+    assert ours[0] == [torch.device("cuda", 7)]
+
+
+def test_cuda_copies_are_asked_for_from_page_locked_memory_and_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA's calls are carried out on the CPU, and listed; the tests above need a device."""
+    calls: list[str] = []
+    locked: list[Tensor] = []
+    empty = torch.empty
+
+    def lock(tensor: Tensor) -> Tensor:
+        locked.append(tensor)
+        return tensor
+
+    def empty_values(*shape: int, dtype: torch.dtype, pin_memory: bool) -> Tensor:
+        tensor = empty(*shape, dtype=dtype)
+        return lock(tensor) if pin_memory else tensor
+
+    def copied(tensor: Tensor, device: torch.device | str, non_blocking: bool = False) -> Tensor:
+        memory = "locked" if any(tensor is one for one in locked) else "pageable"
+        calls.append(f"{memory} to {device}{' at once' if non_blocking else ''}")
+        return tensor.clone()
+
+    def stream(device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(synchronize=lambda: calls.append(f"wait for {device}"))
+
+    monkeypatch.setattr(torch, "empty", empty_values)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: lock(tensor.clone()))
+    monkeypatch.setattr(Tensor, "to", copied)
+    monkeypatch.setattr(torch.cuda, "current_stream", stream)
+    cuda = torch.device("cuda")
+
+    first, second = values(3, 2).double(), values(3, 5).double()
+    assert torch.equal(upload(first, cuda), first)
+    for parts in ([first], [first, first + 1]):
+        assert torch.equal(upload_stack(parts, cuda), torch.stack(parts))
+    assert calls == ["locked to cuda at once"] * 3
+    calls.clear()
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    upload(first, cuda)
+    actual = download(first, second)
+    assert calls == ["pageable to cuda", "pageable to cpu at once", "wait for cpu"]
+    assert torch.equal(actual[0], first)
+    assert torch.equal(actual[1], second)
+    storages = {one.untyped_storage().data_ptr() for one in actual}
+    assert len(storages) == len(actual)  # none holds the memory of the transfer
