@@ -57,6 +57,7 @@ def test_a_new_file_is_private_and_starts_with_a_header(path: Path) -> None:
     assert (header["kind"], header["format"], header["secret_id"]) == (
         "header", 4, hmac.digest(KEY, b"identifier", "sha256").hex()[:16],
     )  # fmt: skip
+    assert header["retention_months"] == 0
 
 
 @pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])

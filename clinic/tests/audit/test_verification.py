@@ -206,6 +206,7 @@ AFTER_HEADER = chained({"time": ""} | HEADER, ChainEnd(), KEY)[1]
 @pytest.mark.parametrize(
     ("content", "line"),
     [
+        (encoded_lines((HEADER | {"format": 3}, ChainEnd())), 1),
         (encoded_lines((DECISION, ChainEnd())), 1),
         (encoded_lines((HEADER, ChainEnd(0, "a" * 64))), 1),
         (encoded_lines((HEADER, ChainEnd()), (HEADER, AFTER_HEADER)), 2),
@@ -214,7 +215,7 @@ AFTER_HEADER = chained({"time": ""} | HEADER, ChainEnd(), KEY)[1]
         (encoded_lines((HEADER, ChainEnd()), ({"kind": "note"}, AFTER_HEADER)), 2),
     ],
 )
-def test_authentic_lines_in_a_wrong_chain_are_detected(
+def test_authentic_lines_of_another_format_or_in_a_wrong_chain_are_detected(
     path: Path, content: bytes, line: int
 ) -> None:
     path.write_bytes(content)
