@@ -107,10 +107,15 @@ fuzz: $(TESTS) ## fuzz the readers of outside input for an hour (FUZZ_S=); faili
 		OMP_NUM_THREADS=1 $(BIN)/python -m $$house.fuzz --seconds $$(($(FUZZ_S) / 2)) || exit 1; \
 	done
 
+# mutmut takes a module's name from its path: build/mutate has the tree with the clinic's package on top.
+MUTATE := build/mutate
+
 .PHONY: mutate
 mutate: $(TESTS) ## mutate method, contract, keys, policy and audit log (MUTANTS='eulerlora.scores*'), and list those that no test notices
-	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children $(WORKERS) $(MUTANTS)
-	$(BIN)/mutmut results
+	mkdir -p $(MUTATE)
+	ln -sfn $(CURDIR)/* $(CURDIR)/clinic/eulerlora_clinic $(MUTATE)
+	cd $(MUTATE) && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/mutmut run --max-children $(WORKERS) $(MUTANTS)
+	cd $(MUTATE) && $(CURDIR)/$(BIN)/mutmut results
 
 .PHONY: lint
 lint: $(TESTS) ## run ruff, mypy, the import rules and the check of the workflows
@@ -247,7 +252,7 @@ image-test: ## build the container image, start it read-only under an unknown us
 
 .PHONY: clean
 clean: ## remove the environment, the caches and the build products
-	rm -rf $(VENV) build dist mutants *.egg-info clinic/*.egg-info lab/*.egg-info \
+	rm -rf $(VENV) build dist *.egg-info clinic/*.egg-info lab/*.egg-info \
 	  $(BUILD_FOLDERS) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find clinic deploy eulerlora eulerlora_client eulerlora_contract lab service tests training \
 	  -name __pycache__ -prune -exec rm -rf {} +
