@@ -109,13 +109,16 @@ def _set_max_pixels(_context: click.Context, _option: click.Parameter, pixels: i
         os.environ[MAX_PIXELS_VARIABLE] = str(pixels)  # also of worker processes
 
 
-runtime_option = click.option(
-    "--runtime",
-    type=click.Choice((AUTO, *RUNTIMES)),
-    default="torch",
-    show_default=True,
-    help="Library that runs the network; auto: openvino if it is installed and faster here.",
-)
+def runtime_option(default: "RuntimeChoice") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--runtime",
+        type=click.Choice((AUTO, *RUNTIMES)),
+        default=default,
+        show_default=True,
+        help="Library that runs the network; auto: openvino if it is installed and faster here.",
+    )
+
+
 max_pixels_option = click.option(
     "--max-pixels",
     type=click.IntRange(min=1),
@@ -161,7 +164,7 @@ max_pixels_option = click.option(
     show_default=True,
     help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
-@runtime_option
+@runtime_option("torch")  # loading by another takes longer than a few images
 @max_pixels_option
 def predict_command(
     checkpoint: Path,

@@ -11,6 +11,7 @@ import click
 from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, configure_openmp, runtime_option
 from eulerlora_contract.processes import protect_memory
 from eulerlora_contract.program import PATH
+from eulerlora_contract.sampling import AUTO
 from service.decoding.fork_server import FORK_SERVER
 from service.options import extension_options
 from service.telemetry.stderr import protect_stderr
@@ -65,7 +66,7 @@ class _ServeCommand(click.Command):
     show_default=True,
     help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
-@runtime_option
+@runtime_option(AUTO)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the network; starts slower.")
 @click.option(
     "--log-format",

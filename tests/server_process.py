@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -31,6 +31,9 @@ LONG_TIMEOUTS = {  # tests must pass on a busy machine
 }
 
 AS_THE_LIBRARY = ("--precision", "float32", "--runtime", "torch")
+"""Options with the library's defaults. Those of the command depend on the machine, and every start
+would compile a graph.
+"""
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["service.process"])  # imports torch once for all servers
@@ -97,17 +100,21 @@ class ServerProcess:
 
 @contextmanager
 def serving(
-    *arguments: object, change: Callable[[], object] = unchanged
+    *arguments: object,
+    defaults: Sequence[str] = AS_THE_LIBRARY,
+    change: Callable[[], object] = unchanged,
 ) -> Iterator[ServerProcess]:
-    """Runs `eulerlora serve ARGUMENTS --port PORT` while the context is open.
+    """Runs `eulerlora serve DEFAULTS ARGUMENTS --port PORT` while the context is open.
 
-    In float32 by torch, unless the arguments say otherwise: tests compare answers with those of the
-    library.
-    All time limits are long. change: a function that the process calls before it serves; it must
-    be picklable.
+    All time limits are long.
+
+    Args:
+        arguments: They override `defaults`.
+        defaults: Tests compare answers with those of the library.
+        change: A function that the process calls before it serves; it must be picklable.
     """
     with reserved_port() as port, TemporaryDirectory() as folder:
-        words = ["eulerlora", "serve", *AS_THE_LIBRARY, *map(str, arguments)]
+        words = ["eulerlora", "serve", *defaults, *map(str, arguments)]
         words += ["--port", str(port)]
         log = Path(folder, "stderr")
         log.touch()

@@ -73,7 +73,8 @@ def _running_service(log: Path) -> Iterator[str]:
     """
     from service.settings import VARIABLE_PREFIX  # noqa: PLC0415 - slow to import
 
-    arguments = ("serve", "--port", "0", "--log-format", "text")
+    # A graph of OpenVINO would take longer than the answers.
+    arguments = ("serve", "--port", "0", "--log-format", "text", "--runtime", "torch")
     names = [name for name in os.environ if name.startswith(VARIABLE_PREFIX) or name in _MACHINE]
     settings = {name: os.environ[name] for name in names}
     start = partial(start_python, "eulerlora_contract", *arguments, environment=settings)

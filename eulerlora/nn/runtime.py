@@ -1,7 +1,7 @@
 """Execution of a network: device, precision, compilation, and the rows of a pass.
 
-A `Runtime` runs a network on a device, `TorchRuntime` by torch; `runtime_type` finds those of other
-libraries. `predict_adaptively` runs the rounds of `samples="auto"` for the images of a batch.
+A `Runtime` runs a network on a device, `TorchRuntime` by torch; `other_runtime` makes those of
+other libraries. `predict_adaptively` runs the rounds of `samples="auto"` for the images of a batch.
 """
 
 import math
@@ -189,22 +189,46 @@ class TorchRuntime(Runtime):
         return forward
 
 
-MakeRuntime = Callable[[AdaptedVisionTransformer, torch.device, RuntimeSettings, str], Runtime]
+_MakeRuntime = Callable[[AdaptedVisionTransformer, torch.device, RuntimeSettings, str], Runtime]
 """(network, device, settings, digest) -> a runtime of another library.
 
 digest: of the network's checkpoint, whose prepared graphs may be kept.
 """
 
 
-def runtime_type(name: RuntimeName) -> MakeRuntime:
-    """The runtime of another library; raises SettingsError if its extra is not installed."""
+def other_runtime(
+    name: RuntimeName,
+    network: AdaptedVisionTransformer,
+    device: torch.device,
+    settings: RuntimeSettings,
+    digest: str,
+) -> Runtime:
+    """Makes the runtime of another library; arguments as in `_MakeRuntime`.
+
+    Raises:
+        SettingsError: In one line, for another device than a CPU, a compiler, a library that is not
+            installed or cannot be imported, and a network that it cannot run.
+    """
+    for what, expected, got in (
+        ("the device", "cpu", device.type),
+        ("the compiler", None, settings.compiler),
+    ):
+        if got != expected:  # before the library is imported
+            raise SettingsError(f"runtime {name}: expected {what} {expected}, got {got}")
     try:
-        made: MakeRuntime = entry_points(group=_ENTRY_POINTS)[name].load()
-    except ImportError as error:
+        make: _MakeRuntime = entry_points(group=_ENTRY_POINTS)[name].load()
+        return make(network, device, settings, digest)
+    except SettingsError:
+        raise
+    except ModuleNotFoundError as error:
         raise SettingsError(
             f"runtime {name}: expected the package {error.name}; pip install 'eulerlora[{name}]'"
         ) from error
-    return made
+    except Exception as error:  # whatever a library raises for a machine or a network
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        raise SettingsError(
+            f"runtime {name}: expected to run the network, got {message}"
+        ) from error
 
 
 def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import json
+import os
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+import torch
 from PIL import Image
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
@@ -139,6 +141,49 @@ def test_the_chosen_runtime_runs_the_network_and_is_named(
     assert 'runtime="openvino"' in line
     model = EulerLoRA.load(checkpoint_folder, "cpu")
     assert model.revision == answer["revision"] == listed["revision"]
+
+
+@needs_openvino
+def test_by_default_the_start_measures_which_runtime_is_faster(
+    checkpoint_folder: Path, png: bytes
+) -> None:
+    with serving(checkpoint_folder, defaults=()) as server:
+        server.wait_for("/readyz", 200)
+        details = server.get("/models/tiny").json()
+        answer = server.predict(png).json()
+    assert "ms of CPU by openvino and" in details["runtime_reason"]
+    assert answer.get("runtime", "torch") == details["runtime"]
+
+
+def hide_openvino() -> None:
+    sys.modules["openvino"] = None  # type: ignore[assignment]
+
+
+def refuse_to_trace() -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("not\nsupported")
+
+    torch.jit.trace = fail
+    os.environ["EULERLORA_CACHE"] = os.devnull  # where no graph can be kept
+
+
+@needs_openvino
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(hide_openvino, "expected the package openvino"), (refuse_to_trace, "not supported")],
+)
+def test_where_openvino_cannot_run_the_network_torch_serves_and_one_line_of_the_log_says_why(
+    change: Callable[[], None], reason: str, checkpoint_folder: Path, png: bytes
+) -> None:
+    with serving(checkpoint_folder, "--runtime", "auto", change=change) as server:
+        server.wait_for("/readyz", 200)
+        answer = server.predict(png).json()
+        log = server.log
+    messages = [json.loads(line)["message"] for line in log.splitlines()]
+    (line,) = (message for message in messages if "runtime" in message)
+    assert line.startswith("model tiny: runtime torch: ")
+    assert reason in line
+    assert "runtime" not in answer
 
 
 def error_lines(log: str) -> list[str]:

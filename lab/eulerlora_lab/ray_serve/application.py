@@ -16,7 +16,7 @@ from ray.serve.config import AutoscalingConfig
 from starlette.types import ASGIApp
 
 from eulerlora.commands import DEFAULT_NAME, configure_openmp
-from eulerlora_contract.sampling import AUTO, PrecisionChoice
+from eulerlora_contract.sampling import AUTO, PrecisionChoice, RuntimeChoice
 from eulerlora_contract.settings import Settings
 
 NAME = "eulerlora"
@@ -37,6 +37,7 @@ class Arguments(Settings):
     checkpoints: tuple[str, ...] = ()
     device: str = "auto"
     precision: PrecisionChoice = AUTO
+    runtime: RuntimeChoice = AUTO
     keys: Path | None = None
     open_to_all: bool = False
     policy: Path | None = None
@@ -103,7 +104,7 @@ def _create_replica(arguments: Arguments) -> FastAPI:
         port=0,  # Ray's proxies listen
         device=arguments.device,
         precision=arguments.precision,
-        runtime="torch",
+        runtime=arguments.runtime,
         compiled=False,
         keys=arguments.keys,
         open_to_all=arguments.open_to_all,

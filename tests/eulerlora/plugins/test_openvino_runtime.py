@@ -170,6 +170,16 @@ def test_a_compiler_and_another_runtime_exclude_each_other() -> None:
         decide_runtime(random_network(), CPU, settings, "sha256:0")
 
 
+def test_auto_with_a_compiler_is_torch_and_imports_no_other_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eulerlora.nn.runtime.entry_points", None)
+    settings = RuntimeSettings(runtime="auto", compiler="eager")
+    decision = decide_runtime(random_network(), CPU, settings, "sha256:0")
+    assert decision.runtime.name == "torch"
+    assert "compiler" in decision.reason
+
+
 @pytest.mark.parametrize(
     ("times_ms", "name"), [((2.0, 1.0), "openvino"), ((1.0, 0.95), "torch"), ((1.0, 2.0), "torch")]
 )
@@ -179,7 +189,8 @@ def test_auto_is_the_faster_runtime_and_torch_in_a_draw(
     monkeypatch.setattr("eulerlora.precision._pass_times_ms", lambda *_: times_ms)
     decision = decided(random_network(), "auto")
     assert decision.runtime.name == name
-    assert f"{times_ms[1]:.2f} ms by openvino and {times_ms[0]:.2f} ms by torch" in decision.reason
+    by_openvino, by_torch = (f"{time_ms:.2f} ms" for time_ms in reversed(times_ms))
+    assert f"{by_openvino} of CPU by openvino and {by_torch} by torch" in decision.reason
 
 
 @pytest.mark.parametrize(
@@ -207,6 +218,11 @@ def test_both_runtimes_are_timed() -> None:
     assert all(time_ms > 0 for time_ms in times_ms)
 
 
+def test_runtimes_are_timed_on_the_threads_that_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", None)  # would be changed for one of them only
+    assert "ms of CPU" in decided(random_network(), "auto").reason
+
+
 def test_without_the_package_auto_is_torch_and_a_choice_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -217,6 +233,45 @@ def test_without_the_package_auto_is_torch_and_a_choice_names_the_extra(
     with pytest.raises(SettingsError, match="openvino") as raised:
         decided(random_network(), "openvino")
     assert "pip install 'eulerlora[openvino]'" in str(raised.value)
+
+
+def fail(*_: object, **__: object) -> None:
+    raise RuntimeError("Exception from src/core.cpp:1:\n  not supported\n")
+
+
+@pytest.mark.parametrize(
+    "step", ["torch.jit.trace", "eulerlora.plugins.openvino_runtime._compiled"]
+)
+def test_where_a_graph_cannot_be_made_auto_is_torch_and_a_choice_is_an_error_of_one_line(
+    step: str, cache: Path, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided(random_network(), "auto")  # imports the module
+    monkeypatch.setattr(step, fail)
+    network = random_network()
+    decision = decided(network, "auto", "sha256:3")
+    assert decision.runtime.name == "torch"
+    assert decision.reason.endswith("RuntimeError: Exception from src/core.cpp:1: not supported")
+    rows, draws = Rows.of([1, 1, 1], 2), network.draw_rows([Draw()] * 3)
+    expected = random_network()(images, rows, draws)
+    torch.testing.assert_close(decision.runtime(images, rows, draws), expected)
+    with pytest.raises(SettingsError, match="not supported"):
+        decided(random_network(), "openvino", "sha256:3")
+
+
+def test_a_library_that_cannot_be_loaded_leaves_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine without one of its shared objects."""
+    message = "libopenvino.so: cannot open shared object file"
+    (tmp_path / "openvino.py").write_text(f"raise ImportError({message!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in list(sys.modules):
+        if name.split(".")[0] == "openvino" or name == "eulerlora.plugins.openvino_runtime":
+            monkeypatch.delitem(sys.modules, name)
+    decision = decided(random_network(), "auto")
+    assert decision.runtime.name == "torch"
+    assert message in decision.reason
+    assert sys.modules.get("absl", sys) is not None  # hidden during the import only
 
 
 @pytest.fixture

@@ -101,11 +101,12 @@ class ServerProcess:
 def eulerlora_server(options: Sequence[str] = ()) -> AbstractContextManager[ServerProcess]:
     """Runs `eulerlora serve` while the block runs.
 
-    options: of the command. The references are in float32, and so is the server unless the options
-    state a precision.
+    options: of the command. The references run in float32 by torch, and so does the server unless
+    the options state a precision and a runtime.
     """
     port = free_port()
-    command = ["-m", "eulerlora_contract", "serve", "--port", str(port), "--precision", "float32"]
+    command = ["-m", "eulerlora_contract", "serve", "--port", str(port)]
+    command += ["--precision", "float32", "--runtime", "torch"]
     trusted = {"EULERLORA_SERVE_TRUSTED_PROXIES": "127.0.0.1"}  # clients name themselves
     return server_process([*command, *options], port, "/readyz", environment=trusted)
 
