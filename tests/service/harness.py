@@ -150,7 +150,7 @@ class PipelineHarness:
             self.models,
             chosen,
             self.decoder,
-            DecodingSlots(2, 1, ClientQuota(chosen.decoding.client_s_per_minute, "s")),
+            DecodingSlots(2, ClientQuota(chosen.decoding.client_s_per_minute, "s")),
             self.queue,
             extensions,
         )
