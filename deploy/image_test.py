@@ -443,7 +443,8 @@ def predict(query: str) -> dict[str, Any]:
             prediction: dict[str, Any] = json.load(response)
     except urllib.error.HTTPError as error:
         expect(False, f"200 from /predict?{query}", (error.code, error.read()[:500]))
-    keys = prediction.keys() - {"sampler", "views", "precision"}  # where not the default
+    others = {"sampler", "views", "precision", "runtime"}  # where not the default
+    keys = prediction.keys() - others
     expect(keys == PREDICTION_KEYS, f"the keys {sorted(PREDICTION_KEYS)}", sorted(keys))
     probabilities = prediction["probabilities"]
     total = sum(probabilities.values())

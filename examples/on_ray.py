@@ -1,7 +1,7 @@
 """Serve on Ray.
 
 Run the service as an application of Ray Serve on this machine, ask it, and stop it. It needs
-`pip install 'eulerlora-lab[ray]'`.
+`pip install './lab[ray]'`.
 """
 
 # %% [markdown]

@@ -111,6 +111,7 @@ EARLY = """
 import signal, sys
 from importlib.metadata import entry_points
 (script,) = entry_points(group="console_scripts", name="eulerlora")
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also below nohup
 before = set(sys.modules)
 main = script.load()
 assert "click" not in set(sys.modules) - before
