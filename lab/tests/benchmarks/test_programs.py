@@ -123,6 +123,7 @@ def test_a_missing_gpu_is_an_error() -> None:
     ("measurement", "rows"),
     [
         ("throughput", 4),
+        ("as-started", 2),
         ("triage", 1),
         ("lone-request", 4),
         ("front", 6),

@@ -10,10 +10,16 @@ from eulerlora_lab.benchmarks.service.fairness import attackers, busy_connection
 from eulerlora_lab.benchmarks.service.front import front
 from eulerlora_lab.benchmarks.service.overload import overload
 from eulerlora_lab.benchmarks.service.plan import FULL_SERVICE, SMALL_SERVICE, ServicePlan
-from eulerlora_lab.benchmarks.service.throughput import lone_request, throughput, triage_throughput
+from eulerlora_lab.benchmarks.service.throughput import (
+    as_started,
+    lone_request,
+    throughput,
+    triage_throughput,
+)
 
 _MEASUREMENTS: Mapping[str, Callable[[ServicePlan], Iterator[Result]]] = {
     "throughput": throughput,
+    "as-started": as_started,
     "triage": triage_throughput,
     "lone-request": lone_request,
     "front": front,

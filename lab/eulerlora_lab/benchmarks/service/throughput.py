@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from itertools import cycle, islice
@@ -15,7 +15,14 @@ import torch
 
 from eulerlora_contract.sampling import MODES, Mode
 from eulerlora_lab.benchmarks.device_engine import utilisation
-from eulerlora_lab.benchmarks.results import Result, Side, at_least, at_most, comparison
+from eulerlora_lab.benchmarks.results import (
+    Result,
+    Side,
+    Target,
+    at_least,
+    at_most,
+    comparison,
+)
 from eulerlora_lab.benchmarks.service.load import (
     REQUEST_SAMPLES,
     ClientSession,
@@ -34,6 +41,7 @@ from eulerlora_lab.benchmarks.service.server import (
     ServerProcess,
     eulerlora_server,
     free_port,
+    paused,
     server_process,
 )
 from service.inference.engine import InferenceItem
@@ -43,6 +51,13 @@ _Source = Literal["decoded", "files"]
 _MIN_RATIO = at_least(0.90)
 _MIN_AUTO = at_least(1.9)
 _MAX_ADDED = at_most(0.002)
+_AS_STARTED = ("--precision", "auto", "--runtime", "auto")
+_LITSERVE_NETWORKS: Mapping[str, tuple[Sequence[Mode], str, Target]] = {
+    "chosen": (MODES, "our library in the precision and runtime that it chooses", at_least(1.1)),
+    "exported": (("det",), "the exported network by OpenVINO", at_least(1.0)),
+}
+"""Modes, description and least ratio by network of `litserve_server`."""
+_PEER_GRACE_S = 1.0  # LitServe does not stop all its processes on SIGTERM
 _WARMUP_REQUESTS = 20
 _UTILISATION_EVERY_S = 0.5
 _REFERENCES: dict[_Source, str] = {
@@ -121,14 +136,50 @@ def device_rate(plan: ServicePlan, device: torch.device) -> Iterator[Result]:
             yield from busy
 
 
+def as_started(plan: ServicePlan) -> Iterator[Result]:
+    """Compares the service as it starts with LitServe and the fastest networks."""
+    images = plan.images()
+    with short_gc_pauses(), eulerlora_server((*_AS_STARTED, *plan.options)) as ours:
+        for network, (modes, description, target) in _LITSERVE_NETWORKS.items():
+            pairs = list(zip(images, cycle(modes), strict=False))
+            requests = [post(image, parameters=parameters(mode)) for image, mode in pairs]
+            with _litserve(network) as peer:
+                loads = (ours, peer, requests), (peer, ours, [_form(*pair) for pair in pairs])
+                rates: tuple[list[float], list[float]] = ([], [])
+                for run in range(-1, plan.runs):  # the first warms up
+                    for (server, other, sent), measured in zip(loads, rates, strict=True):
+                        with paused(other.pid):
+                            count = plan.responses["stoch"]
+                            load = closed_loop(server.port, sent, plan.clients, count)
+                        if run >= 0:
+                            measured.append(load.rate)
+            yield comparison(
+                f"as the service starts, {' and '.join(modes)} / LitServe, {description}",
+                Side(f"HTTP, {plan.clients} clients", rates[0]),
+                Side(f"LitServe, {description}", rates[1]),
+                target,
+                "answers/s",
+            )
+
+
+def _litserve(network: str) -> AbstractContextManager[ServerProcess]:
+    port = free_port()
+    program = "eulerlora_lab.benchmarks.service.litserve_server"
+    return server_process(["-m", program, str(port), network], port, "/health", _PEER_GRACE_S)
+
+
+def _form(image: bytes, mode: Mode) -> bytes:
+    return post_form([("file", ("a.jpg", image, "image/jpeg"))], {"mode": mode})
+
+
 def triage_throughput(plan: ServicePlan) -> Iterator[Result]:
-    """Compares `/triage?samples=auto` with `samples=4`, in the precision that the service chooses.
+    """Compares `/triage?samples=auto` with `samples=4`, as the service starts.
 
     How many samples `auto` needs depends on the images: state lesions for a figure about lesions.
     """
     images = plan.images()
     loads: dict[object, list[MeasuredLoad]] = {"auto": [], REQUEST_SAMPLES: []}
-    options = ("--precision", "auto", *plan.options)
+    options = (*_AS_STARTED, *plan.options)
     requests = {
         samples: [post(image, parameters={"samples": samples}, path="/triage") for image in images]
         for samples in loads
