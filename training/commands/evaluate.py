@@ -100,8 +100,8 @@ def evaluate_command(
 ) -> None:
     """Evaluate a checkpoint on the test part of its data set, or on all images of another folder.
 
-    A folder is another one if its name is not that of the training's and no image of it was in the
-    training.
+    A folder is another one if it has neither the name nor the train part of the training's. Images
+    of it that were in the training, and others of their groups, are left out.
     """
     configure_openmp()
     # These import torch, and the report matplotlib.

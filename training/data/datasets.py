@@ -1,6 +1,6 @@
 """The data sets of a recipe: labelled parts, out-of-distribution images and outliers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -59,9 +59,10 @@ def evaluated_dataset(
 ) -> ImageParts:
     """The data set that an evaluation of a checkpoint tests on.
 
-    That is `checkpoint_dataset`, or all images of another folder as the part `test`, which may lack
-    classes. Another folder has another name than the one of the training, and no image that the
-    training was shown; or it has not the published data set of the training.
+    That is `checkpoint_dataset`, or as the part `test` all images of another folder but those that
+    the training was shown and others of their groups; classes may be absent. Another folder has
+    neither the name nor the train part of the training's; or it has not the published data set of
+    the training.
 
     Args:
         config: Of the checkpoint.
@@ -70,6 +71,10 @@ def evaluated_dataset(
         skip_bad: As in `read_dataset`.
         table: How labels are read; None for the settings of the training. Classes of local labels
             are those of the table alone in another folder.
+
+    Raises:
+        DataError: As `read_dataset` and `checkpoint_dataset`, and if the training was shown all
+            images of another folder.
     """
     settings = _with_table(dataset_settings(config), table)
     if not (directory / settings.path).exists():
@@ -85,39 +90,70 @@ def evaluated_dataset(
         is_other = mapped or not kind.is_in(path)
         why = f"the folder is not that of {kind.title}"
     else:
-        is_other = not same_name and images_in_training(folder, _images_in(path)) == []
-        why = f"none was in the training on {trained_on}"
+        is_other = not same_name and not _has_train_part(folder, settings, directory, skip_bad)
+        why = f"it is not the folder of the training on {trained_on}"
     if is_other:
         given = LabelTable() if table is None else table
         of_folder = ("renamed", "ignored", "tables", "one_hot")
         own = settings.table.model_copy(update={key: getattr(given, key) for key in of_folder})
         local = read_local_images(path, config.classes, own, skip_bad=skip_bad)
-        absent = {*range(len(config.classes))} - {image.label for image in local.images}
+        unseen, left_out = _unseen(folder, local.images)
+        if not unseen:
+            raise DataError(f"{path}: expected images that the training was not shown; {left_out}")
+        absent = {*range(len(config.classes))} - {image.label for image in unseen}
         notes = [*local.notes, f"all images are tested on, because {why}"]
+        if left_out:
+            notes[-1] = f"{len(unseen):,} of {len(local.images):,} images are tested on: {left_out}"
         if absent:
             names = ", ".join(config.class_names[index] for index in sorted(absent))
             notes.append(f"no picture is of {names}; figures of all classes are of the others")
         return ImageParts(
-            f"{local.name}, all images",
+            f"{local.name}, {'images outside of the training' if left_out else 'all images'}",
             config.classes,
-            {"test": local.images},
+            {"test": unseen},
             skipped=local.skipped,
             notes=tuple(notes),
         )
     images = read_dataset(settings, directory, skip_bad)
     train = evenly_spaced(images.parts.get("train", []), _COMPARED)
+    note = None
     if same_name and train and images_in_training(folder, train) == []:
         note = (
             f"only the test part is tested on, because {name} has the name of the training's "
             "folder; rename it to test on all images"
         )
+    elif not (kind.published or same_name):
+        note = (
+            f"only the test part is tested on, because {name} has the pictures of the training on "
+            f"{trained_on}"
+        )
+    if note is not None:
         images = replace(images, notes=(*images.notes, note))
     return _of_checkpoint(images, config, directory)
 
 
-def _images_in(path: Path) -> list[LabelledImage]:
-    sources = decoded_images(path).sources
-    return [LabelledImage(name, source, OUTSIDE) for name, source in sources.items()]
+def _has_train_part(folder: Path, settings: DataSettings, directory: Path, skip_bad: bool) -> bool:
+    """True if the checkpoint in `folder` was shown the whole train part of a data directory.
+
+    Also without digests of its training.
+    """
+    try:
+        train = read_dataset(settings, directory, skip_bad).parts["train"]
+    except DataError:  # such as a class without images
+        return False
+    seen = images_in_training(folder, train)
+    return seen is None or len(seen) == len(train)
+
+
+def _unseen(folder: Path, images: Sequence[LabelledImage]) -> tuple[list[LabelledImage], str]:
+    """The images whose groups a training was not shown, and in words how many others there are."""
+    trained = images_in_training(folder, images) or []
+    groups = {image.cluster_name for image in trained}
+    unseen = [image for image in images if image.cluster_name not in groups]
+    left_out = f"{len(trained):,} were in the training" if trained else ""
+    if others := len(images) - len(unseen) - len(trained):
+        left_out += f", and {others:,} more are of their groups"
+    return unseen, left_out
 
 
 def checkpoint_dataset(

@@ -152,10 +152,45 @@ def test_an_evaluation_tests_on_all_images_of_another_folder_only(
     whole = tested(other)
     assert (whole.images, whole.data) == (27, "other, all images")
     text = (tmp_path / "other report" / "report.md").read_text()
-    assert "BMP" in text and "none was in the training" in text
-    assert tested(renamed).images == 3 * PER_CLASS["test"]  # seen in the training
+    assert "BMP" in text and "all images are tested on" in text
+    of_training = tested(renamed)
+    assert of_training.images == 3 * PER_CLASS["test"]
+    assert "only the test part" in " ".join(of_training.notes)
     of_same_name = tested(same.parent)
     assert (of_same_name.images, "rename" in " ".join(of_same_name.notes)) == (12, True)
+
+
+def test_an_evaluation_of_another_folder_leaves_out_what_was_trained_on_and_says_so(
+    trained: Path, labelled: Path, tmp_path: Path
+) -> None:
+    images, other = checkpoint_dataset(read_config(trained), labelled), tmp_path / "other"
+    noise, rows = np.random.default_rng(9), ["path,label,group"]
+    for name in ("blue", "red"):  # no green
+        shown = [one for one in images.parts["train"] if images.class_names[one.label] == name]
+        (other / name).mkdir(parents=True)
+        for index in range(6):
+            path = other / name / f"{index}.png"
+            if index < 2:
+                shutil.copy(labelled / "set" / shown[index].name, path)
+            else:
+                write_image(path, COLOURS[name], noise)
+            # 2 is another picture of the patient of 1
+            rows.append(f"{name}/{index}.png,{name},{name}-{1 if index == 2 else index}")
+    arguments = ("--data", other, "--mode", "det")
+
+    def tested(out: str):
+        done = succeed("evaluate", trained, *arguments, "--out", tmp_path / out)
+        return read_report(tmp_path / out), done.err
+
+    report, err = tested("by picture")
+    assert (report.images, report.seen) == (8, 0)
+    assert any("4 were in the training" in note and note in err for note in report.notes)
+    (other / "labels.csv").write_text("\n".join(rows))
+    report, _ = tested("by group")
+    assert report.images == 6
+    assert "2 more are of their groups" in " ".join(report.notes)
+    (other / "labels.csv").write_text("\n".join([*rows[:3], *rows[7:9]]))
+    assert "4 were in the training" in refusal("evaluate", trained, *arguments)
 
 
 def test_an_evaluation_on_calibration_pictures_in_another_folder_says_so(
