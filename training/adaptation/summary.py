@@ -198,12 +198,14 @@ def result_lines(report: Report, training: Provenance, out: Path, report_folder:
         lines.append(f"verdict: {probe_note(report.probe)}")
     if "best_epoch" in training:
         lines.append(f"kept: the adapters of epoch {training['best_epoch']}")
+    triage = ""
+    if report.target:  # which a policy requires
+        triage = f"; for /triage with thresholds of its own: eulerlora policy fit {out} --data DIR"
     return [
         *lines,
         *(f"note: {note}" for note in basis_notes(report)),
         f"report: {report_folder / 'report.md'}; model card: {out / 'README.md'}",
-        f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch; for /triage "
-        f"with thresholds for this model: eulerlora policy fit {out} --data DIR",
+        f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch{triage}",
     ]
 
 
