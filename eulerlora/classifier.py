@@ -218,7 +218,7 @@ def adapt(
     vit: nn.Module,
     rank: int = 20,
     adapters: int = 2,
-    min_rank: int = 10,
+    min_rank: int | None = None,
     steps: int = 2,
     scale: float = 1.0,
     init_gain: float = INIT_GAIN,
@@ -237,7 +237,7 @@ def adapt(
             float32; its head is not used, and it does not change.
         rank: As in `eulerlora.sampling.masks.AdapterSettings`.
         adapters: As in `eulerlora.sampling.masks.AdapterSettings`.
-        min_rank: As in `eulerlora.sampling.masks.AdapterSettings`.
+        min_rank: As in `eulerlora.sampling.masks.AdapterSettings`; None for its default.
         steps: As in `eulerlora.sampling.masks.AdapterSettings`.
         scale: As in `eulerlora.sampling.masks.AdapterSettings`.
         init_gain: As in `eulerlora.sampling.masks.AdapterSettings`.
@@ -262,8 +262,9 @@ def adapt(
     names = [validated(ClassName, {"name": name, "description": name}).name for name in classes]
     if len(names) < 2 or len(set(names)) != len(names):
         raise SettingsError(f"classes: expected at least 2 different classes, got {classes}")
-    values = {"rank": rank, "adapters": adapters, "min_rank": min_rank, "steps": steps}
-    settings = validated(AdapterSettings, values | {"scale": scale, "init_gain": init_gain})
+    values = {"rank": rank, "adapters": adapters, "steps": steps, "scale": scale}
+    least = {} if min_rank is None else {"min_rank": min_rank}
+    settings = validated(AdapterSettings, values | least | {"init_gain": init_gain})
     backbone, library = backbone_of_module(vit)
     device = backbone.class_token.device
     if image_size is not None:

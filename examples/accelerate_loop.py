@@ -16,7 +16,7 @@ torch.manual_seed(0)
 labels = torch.arange(64) % 2
 images = torch.rand(64, 3, 32, 32) / 2 + 0.3 * labels[:, None, None, None]
 vit = VisionTransformer(32, 8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64)
-model = adapt(vit, rank=8, min_rank=4, classes=["dark", "bright"])
+model = adapt(vit, rank=8, classes=["dark", "bright"])
 
 # %% [markdown]
 # Only what has `requires_grad` goes to the optimiser; accelerate averages its gradients.

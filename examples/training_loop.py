@@ -57,7 +57,6 @@ model = adapt(
     vit,
     rank=8,
     adapters=2,
-    min_rank=4,
     classes=["red", "blue"],
     preprocessing=Preprocessing(size=32),
 )

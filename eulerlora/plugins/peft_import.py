@@ -149,8 +149,7 @@ def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSet
             if _matches(pattern, module) and role != expected:
                 raise SettingsError(f"roles: expected {expected} for {module}, got {role}")
     given = {name: config[name] for name in LAW if config.get(name) is not None}
-    values = {"adapters": 1, "rank": rank, "min_rank": max(1, rank // 2)}
-    return validated(AdapterSettings, values | given)
+    return validated(AdapterSettings, {"adapters": 1, "rank": rank} | given)
 
 
 def _stacked(

@@ -108,8 +108,8 @@ class EulerLoraConfig(LoraConfig):
     min_rank: int | None = field(
         default=None,
         metadata={
-            "help": "Least number of active directions, 1 to r; None for half of r,"
-            " also of a module's own r."
+            "help": "Least number of active directions, 1 to r; None for half of r, rounded up, "
+            "also of a module's own r."
         },
     )
     steps: int = field(default=2, metadata={"help": "Euler steps at modules of the role output."})
@@ -154,9 +154,9 @@ class EulerLoraConfig(LoraConfig):
                 raise SettingsError(f"roles: expected input or output for {pattern}, got {role}")
 
     def settings_of_rank(self, rank: int) -> AdapterSettings:
-        least = max(1, rank // 2) if self.min_rank is None else self.min_rank
-        values = {"adapters": 1, "rank": rank, "min_rank": least}
-        return validated(AdapterSettings, values | {"steps": self.steps, "scale": self.scale})
+        values = {"adapters": 1, "rank": rank, "steps": self.steps, "scale": self.scale}
+        least = {} if self.min_rank is None else {"min_rank": self.min_rank}
+        return validated(AdapterSettings, values | least)
 
     def role(self, module: str) -> _Role:
         """The role of a module by its name.

@@ -14,7 +14,7 @@ then two of K' = min_rank + rank - K.
 """
 
 import math
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -50,6 +50,11 @@ trains at the rates at which LoRA does (lab/docs/protocols.md).
 _GOLDEN = (3 - math.sqrt(5)) / 2  # fraction of a circle whose multiples are evenly spread
 
 
+def _half_of_rank(values: dict[str, Any]) -> int:
+    rank: int = values.get("rank", 1)  # missing if it is invalid
+    return (rank + 1) // 2
+
+
 class AdapterSettings(Settings):
     """Number, rank and sampling law of adapters."""
 
@@ -57,8 +62,8 @@ class AdapterSettings(Settings):
     """Number of independent adapters A, each with its own classification head."""
     rank: Annotated[PositiveInt, Field(le=4096)] = 20
     """Number of rank-one directions r of each adapter at each projection."""
-    min_rank: PositiveInt = 10
-    """Least number of active directions Kmin, 1 to rank."""
+    min_rank: PositiveInt = Field(default_factory=_half_of_rank)
+    """Least number of active directions Kmin, 1 to rank; by default half of rank, rounded up."""
     steps: Annotated[PositiveInt, Field(le=1000)] = 2
     """Number of Euler steps T at the output projection."""
     scale: NotNegative = 1.0

@@ -466,9 +466,7 @@ def _network_of(
         network = whole_network(backbone, WholeNetworkSettings(), classes, preprocessing)
         network.heads.initialise(generator)
         return network
-    settings = AdapterSettings(
-        adapters=arm.adapters, rank=arm.rank, min_rank=(arm.rank + 1) // 2, init_gain=run.gain
-    )
+    settings = AdapterSettings(adapters=arm.adapters, rank=arm.rank, init_gain=run.gain)
     network = build_network(backbone, settings, classes, preprocessing, arm.method)
     network.initialise(generator)
     if not _is_fitted_in_float32(network):

@@ -55,6 +55,15 @@ def saved_torchvision(_: Path) -> SavedModel:
     return SavedModel(model, features, "torchvision")
 
 
+@pytest.mark.parametrize(("rank", "least"), [(20, 10), (8, 4), (5, 3), (1, 1)])
+def test_half_of_the_rank_is_active_at_least_unless_stated(rank: int, least: int) -> None:
+    settings = adapt(of_torchvision(), rank, classes=2).network.settings
+    stored = settings.model_dump(mode="json")
+    assert (stored["rank"], stored["min_rank"]) == (rank, least)
+    stated = adapt(of_torchvision(), rank, min_rank=1, classes=2).network.settings
+    assert stated.min_rank == 1
+
+
 BUILDERS = {
     "torchvision": saved_torchvision,
     **{

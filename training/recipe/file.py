@@ -250,6 +250,8 @@ def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[RecipeKey]:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
+    if field.default_factory_takes_validated_data:
+        return "from other keys"
     value = field.get_default(call_default_factory=True)
     if value is None:
         return "not set"

@@ -350,6 +350,14 @@ def test_sampled_adapters_of_peft_are_a_checkpoint_with_their_trajectories(
     assert_equal_trajectories(tmp_path / "out", models, images, images)
 
 
+def test_an_imported_adapter_has_half_of_its_rank_as_least_unless_stated(
+    backbone: Path, tmp_path: Path
+) -> None:
+    train_eulerlora(tmp_path / "adapter", backbone, 0, r=5, min_rank=None)
+    settings = imported(tmp_path / "out", tmp_path / "adapter").adapters.settings
+    assert (settings.rank, settings.min_rank) == (5, 3)
+
+
 def test_a_checkpoint_exported_with_sampling_has_the_trajectories_in_peft_and_comes_back(
     make_checkpoint, images: Tensor, tmp_path: Path
 ) -> None:

@@ -93,6 +93,13 @@ def test_a_least_rank_of_all_directions_leaves_lora(vit) -> None:
     assert torch.equal(logits_of(model.train()), expected)
 
 
+def test_half_of_the_directions_are_active_at_least_unless_stated() -> None:
+    config = EulerLoraConfig(r=5, target_modules=["0"], roles={"0": "input"})
+    model = get_peft_model(nn.Sequential(nn.Linear(4, 6)), config)
+    (drawn,) = draw_coefficients(model, samples=200, seed=0).values()
+    assert set((drawn != 0).sum(dim=1).tolist()) == {3, 4, 5}
+
+
 @pytest.mark.parametrize("role", ["input", "output"])
 def test_the_mean_of_a_layer_is_the_output_of_lora(role: str) -> None:
     """Within 4.5 standard errors of 20,000 draws, in each of 6 outputs."""

@@ -139,6 +139,17 @@ def test_show_needs_no_data_and_prints_the_sources(recipe_file: Path) -> None:
     assert run("train", recipe_file, "--show", "--set", "training.epoch=1").status == 1
 
 
+@pytest.mark.parametrize("name", ["imagefolder", "dermoscopy", "cifar10"])
+def test_the_least_rank_follows_the_rank_unless_stated(name: str) -> None:
+    def ranks(*overrides: str) -> tuple[int, int]:
+        adapters = read_recipe(find_recipe(name), AdapterRecipe, overrides).adapters
+        return adapters.rank, adapters.min_rank
+
+    assert ranks() == (20, 10)
+    assert ranks("adapters.rank=5") == (5, 3)
+    assert ranks("adapters.rank=5", "adapters.min_rank=5") == (5, 5)
+
+
 def test_a_recipe_may_be_based_on_a_packaged_one_by_name(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('base = "imagefolder"\nname = "own"\n[data.classes]\na = "first"\nb = "b"\n')
