@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -34,7 +35,7 @@ class Predictions(Uncertainty):
     """The answer for n images; tensors are on the CPU, float64 unless stated otherwise.
 
     It is also a sequence of n dictionaries, with the keys of a response of `POST /predict`, in the
-    order of the images. A notebook shows it as a table.
+    order of the images; those of files begin with `file`. A notebook shows it as a table.
 
     `of` makes it of trajectories alone, without class names, options and what rests on them;
     `eulerlora.inference.InferenceModel.answer` adds these.
@@ -58,6 +59,7 @@ class Predictions(Uncertainty):
         coverage: The coverage that was asked for; None for no prediction sets.
         prediction_sets: None without a coverage, or if the checkpoint is not calibrated for it.
         warnings: Reasons for missing results, and conversions of images, such as those of colours.
+        files: The paths of the images, if all were files.
     """
 
     log_probabilities: Tensor
@@ -73,6 +75,7 @@ class Predictions(Uncertainty):
     coverage: float | None = None
     prediction_sets: PredictionSets | None = None
     warnings: tuple[PredictionWarning, ...] = ()
+    files: tuple[Path, ...] = ()
 
     @classmethod
     def of(
@@ -171,7 +174,9 @@ class Predictions(Uncertainty):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """The answer for one image, as values of JSON; -1 is the last one."""
-        answer: dict[str, Any] = to_jsonable_python(self.response_fields(range(len(self))[index]))
+        index = range(len(self))[index]
+        file = {"file": str(self.files[index])} if self.files else {}
+        answer: dict[str, Any] = to_jsonable_python(file | self.response_fields(index))
         return answer
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -245,8 +250,8 @@ class Predictions(Uncertainty):
     def to_dict(self) -> dict[str, list[Any]]:
         """Columns by name, with a value for each image: those of `eulerlora predict --csv`.
 
-        `p_CLASS` is the probability of a class. A missing value is None. Unlike the file, it has
-        the figures of unfamiliar images.
+        `p_CLASS` is the probability of a class. A missing value is None. Unlike the CSV file, it
+        has the figures of unfamiliar images, and `file` only if all images were files.
         """
         columns: dict[str, list[Any]] = {}
         for row in self:
@@ -341,7 +346,7 @@ def table_row(answer: Mapping[str, Any]) -> dict[str, Any]:
         "sampler": "independent", "views": 1, "precision": "float32", "runtime": "torch",
         "unfamiliar": None,
     }  # fmt: skip
-    row = absent | {**answer, **scores}
+    row = {**answer, **absent, **answer, **scores}  # in the order of the answer
     if included := row.get("prediction_set"):
         row["prediction_set"] = included["labels"]
     probabilities = row.pop("probabilities", {})

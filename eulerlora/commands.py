@@ -358,6 +358,10 @@ image_size_option = click.option(
 )
 
 
+_USUAL_SIDE = 224
+"""The image size, in pixels, for which most Vision Transformers are published."""
+
+
 @click.group("backbone")
 def backbone_command() -> None:
     """Import Vision Transformers of other libraries as frozen backbones."""
@@ -390,8 +394,14 @@ def echo_imported(imported: "ImportedBackbone", out: Path) -> None:
     click.echo(f"SHA-256 of the weights: {imported.sha256}")
     click.echo(
         f"{shape.layers} blocks of width {shape.width}, patches of {shape.patch_size}, "
-        f"{input_.size} x {input_.size} pixels"
+        f"{input_.size} x {input_.size} pixels, {shape.tokens:,} tokens for each row"
     )
+    side = _USUAL_SIDE - _USUAL_SIDE % shape.patch_size
+    usual = shape.model_copy(update={"image_size": side})
+    if shape.tokens > 2 * usual.tokens:
+        click.echo(
+            f"the time of a row grows with its tokens: --image-size {side} has {usual.tokens}"
+        )
     if not imported.stated_input:
         click.echo("the source states no preprocessing: images are resized, not normalised")
     click.echo(f"train with: --set backbone.weights={out.resolve() / 'backbone.safetensors'}")

@@ -16,7 +16,7 @@ from torch import Tensor
 from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.images.decode import RgbImage
-from eulerlora.images.files import Images, rgb_images
+from eulerlora.images.files import Images, image_files, rgb_images
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.inference import InferenceModel
 from eulerlora.precision import REQUESTED, decide_precision
@@ -189,10 +189,11 @@ class EulerLoRA(InferenceModel):
 
         Args:
             images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB, or one of
-                them; or an array (n, height, width, 3); or a floating-point tensor (n, 3, height,
-                width) in [0, 1], without the normalisation of the backbone. Each is read when its
-                batch runs. An image that Pillow has opened and not decoded is read as its file;
-                in one that it has decoded, damage and the PNG chunk cICP are no longer known.
+                them; or a folder or a pattern such as `scans/*.png`, whose images are sorted; or an
+                array (n, height, width, 3); or a floating-point tensor (n, 3, height, width) in
+                [0, 1], without the normalisation of the backbone. Each is read when its batch runs.
+                An image that Pillow has opened and not decoded is read as its file; in one that it
+                has decoded, damage and the PNG chunk cICP are no longer known.
             mode: `det`, one pass per adapter; or `stoch`, sampled.
             samples: S per adapter, only in mode `stoch`; `auto` takes 1, 2 or 4 of them, until the
                 label and flags are settled, for a checkpoint with decision margins; None for
@@ -210,6 +211,7 @@ class EulerLoRA(InferenceModel):
 
         Raises:
             ImageError: For an unusable image and a tensor with other values.
+            ImageFilesError: For a folder or a pattern without images.
             SettingsError: For an option out of range.
             NonFiniteError: If the network returns NaN or infinity.
         """
@@ -231,10 +233,15 @@ class EulerLoRA(InferenceModel):
                     of_image = content_seed(image.pixels, digest) if mode == "stoch" else 0
                 yield network_input(image.pixels, self.config.preprocessing), of_image
 
-        if isinstance(images, Image.Image | Path | str) or (
+        if isinstance(images, Path | str):
+            images = image_files(images)
+        elif isinstance(images, Image.Image) or (
             isinstance(images, np.ndarray) and images.ndim == 3
         ):
             images = [images]
+        files: tuple[Path, ...] = ()
+        if isinstance(images, list | tuple) and all(isinstance(one, Path | str) for one in images):
+            files = tuple(map(Path, images))
         with click.progressbar(
             rgb_images(images, self.config.preprocessing.input_side),
             length=len(images) if isinstance(images, Sized) else None,
@@ -243,7 +250,7 @@ class EulerLoRA(InferenceModel):
         ) as pictures:
             (trajectories,) = self.run(inputs(pictures), [options], batch_size)
         prediction = self.answer(trajectories, options, coverage)
-        return replace(prediction, warnings=(*prediction.warnings, *conversions))
+        return replace(prediction, warnings=(*prediction.warnings, *conversions), files=files)
 
 
 def choose_device(name: str) -> torch.device:

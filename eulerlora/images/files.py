@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from glob import glob, has_magic
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from eulerlora.images.decode import (
     upright_rgb,
 )
 from eulerlora_contract.errors import ImageError, ImageSizeError
+from eulerlora_contract.image_folders import select_files
 
 RAISED_BY = f"--max-pixels or {MAX_PIXELS_VARIABLE} raises the limit"
 EXTENSIONS = (".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
@@ -38,6 +40,21 @@ Images = _Picture | Tensor | Iterable[_Picture]
 def is_image_name(name: str) -> bool:
     """True if the file extension is that of a supported image format."""
     return name.lower().endswith(EXTENSIONS)
+
+
+def image_files(path: Path | str) -> tuple[Path, ...]:
+    """The images below a folder or of a pattern, sorted; a path to neither is itself an image.
+
+    Raises:
+        ImageFilesError: If there are none.
+    """
+    pattern = str(path)
+    if Path(path).exists() or not has_magic(pattern):
+        paths = [pattern]
+    else:
+        found = sorted(glob(pattern, recursive=True))  # noqa: PTH207 - Path has no absolute ones
+        paths = [name for name in found if is_image_name(name) or Path(name).is_dir()]
+    return select_files(paths, EXTENSIONS).files
 
 
 def read_image(file: Path | bytes, name: str, input_side: int | None = None) -> RgbImage:

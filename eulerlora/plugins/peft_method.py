@@ -314,6 +314,12 @@ class _EulerLoraLinear(Linear):
         self.lora_A[adapter_name] = directions.train(self.training)
 
 
+def _linear_names(model: nn.Module) -> str:
+    """The last parts of the names of the linear modules, in the order of the model."""
+    linear = (name for name, module in model.named_modules() if isinstance(module, nn.Linear))
+    return ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in linear))
+
+
 class _EulerLoraModel(LoraModel):
     """Replaces the targeted modules by `_EulerLoraLinear`."""
 
@@ -343,7 +349,8 @@ class _EulerLoraModel(LoraModel):
         }
         if not targets:
             raise SettingsError(
-                f"target_modules: expected names of modules, {config.target_modules} match none"
+                f"target_modules: expected names of linear modules ({_linear_names(model)}), "
+                f"{config.target_modules} match none"
             )
         for name, module in targets.items():
             _check_linear(name, module)

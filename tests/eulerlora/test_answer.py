@@ -14,6 +14,7 @@ from PIL import Image
 
 from eulerlora import EulerLoRA
 from eulerlora.answer import Predictions
+from eulerlora_contract.errors import ImageFilesError
 from eulerlora_contract.sampling import Options
 from tests.program import succeed
 
@@ -50,6 +51,26 @@ def test_one_image_is_predicted_as_a_list_of_one(
             torch.testing.assert_close(answer.trajectories[0], predictions.trajectories[0])
 
 
+def test_a_folder_and_a_pattern_are_predicted_as_their_sorted_images(
+    model: EulerLoRA, files: list[Path], predictions: Predictions, tmp_path: Path
+) -> None:
+    below = tmp_path / "[scans]" / "below"
+    below.mkdir(parents=True)
+    for file in reversed(files):
+        (below / file.name).write_bytes(file.read_bytes())
+    (below / "notes.txt").touch()
+    expected = [str(below / file.name) for file in files]
+    for given in (below.parent, str(below), str(tmp_path / "*"), tmp_path / "**" / "below" / "*"):
+        answer = model.predict(given, mode="stoch", samples=4)
+        assert [one["file"] for one in answer] == expected
+        torch.testing.assert_close(answer.trajectories, predictions.trajectories)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for nothing in (empty, tmp_path / "*.webp"):
+        with pytest.raises(ImageFilesError):
+            model.predict(nothing)
+
+
 def test_predictions_are_a_sequence_of_what_the_service_answers(predictions: Predictions) -> None:
     assert len(predictions) == len(list(predictions)) == COUNT
     first, last = predictions[0], predictions[-1]
@@ -70,7 +91,9 @@ def test_the_columns_are_those_of_the_csv_file(
     with table.open(newline="", encoding="utf-8-sig") as file:
         header, *rows = csv.reader(file)
     columns = predictions.to_dict()
-    assert set(columns) == set(header) - {"file", "warnings"}
+    assert set(columns) == set(header) - {"warnings"}
+    assert next(iter(columns)) == header[0] == "file"
+    assert columns["file"] == [row[0] for row in rows]
     entropies = [float(row[header.index("entropy")]) for row in rows]
     np.testing.assert_allclose(columns["entropy"], entropies, atol=1e-6)
 

@@ -224,6 +224,17 @@ def processor(folder: Path, **values: object) -> Preprocessing:
     return imported(folder).preprocessing
 
 
+def test_an_import_states_its_tokens_and_a_usual_size_if_they_are_many(tmp_path: Path) -> None:
+    of_transformers(tmp_path / "source", "ViT", intermediate_size=24)
+    patch = imported(tmp_path / "source").backbone.settings.patch_size
+    for tokens_a_side, hint in ((224 // patch, False), (2 * 224 // patch, True)):
+        out = tmp_path / str(tokens_a_side)
+        options = ("--image-size", str(tokens_a_side * patch))
+        done = succeed("backbone", "import", tmp_path / "source", "--out", out, *options)
+        assert f"{tokens_a_side**2 + 1:,} tokens" in done.out
+        assert ("--image-size" in done.out) == hint
+
+
 def test_the_preprocessing_is_that_of_the_source(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     of_transformers(folder, "ViT", intermediate_size=24)

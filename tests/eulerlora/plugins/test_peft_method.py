@@ -439,7 +439,7 @@ def network() -> nn.ModuleDict:
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        ({"target_modules": ["nothing"]}, "target_modules"),
+        ({"target_modules": ["nothing"]}, "target_modules.*q_proj, unknown"),
         ({}, "target_modules"),
         ({"target_modules": ["q_proj", "unknown"]}, "unknown"),
         ({"target_modules": ["q_proj", "conv"]}, "conv"),
