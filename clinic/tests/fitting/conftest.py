@@ -1,5 +1,6 @@
 """A tiny checkpoint with feature statistics, and local pictures of its classes."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,32 +12,25 @@ from eulerlora.checkpoint.config import FeatureConfig
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.scores.ood_scores import fit_feature_statistics
-from eulerlora_clinic.fitting.policy import PolicyFile
-from eulerlora_clinic.fitting.site import SiteSettings
-from eulerlora_clinic.policy.policy import default_policy_text, parse_policy
-from tests.conftest import CLASSES, STOCH, THRESHOLDS, config_of, random_network
-from training.calibration.thresholds import CoverageSettings
+from eulerlora_clinic.policy.policy import default_policy_text
+from tests.conftest import CLASSES, THRESHOLDS, config_of, random_network
 
-MELANOMA_POLICY = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
-"""The packaged policy for the classes of the tiny checkpoint."""
 WIDTH = 3 * 16
-SETTINGS = SiteSettings(
-    sensitivity=0.75,
-    predictive_value=0.5,
-    coverage=CoverageSettings((0.9, 0.95)),
-    options=STOCH,
-    policy=PolicyFile(MELANOMA_POLICY, parse_policy(MELANOMA_POLICY, "own.toml")),
-)
-LESIONS = {"bkl": 12, "mel": 20, "nevus": 28}
-"""Lesions by local label, in `local_folder`; each has one or two pictures."""
+
+
+@pytest.fixture(scope="session")
+def site_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the packaged policy for the classes of the tiny checkpoint, and a comment."""
+    path = tmp_path_factory.mktemp("policy") / "own.toml"
+    rules = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
+    path.write_text(f"# ours\n{rules}")
+    return path
 
 
 @pytest.fixture
-def policy(tmp_path: Path) -> Path:
-    """A file with MELANOMA_POLICY and a comment."""
-    path = tmp_path / "own.toml"
-    path.write_text(f"# ours\n{MELANOMA_POLICY}")
-    return path
+def policy(site_policy: Path, tmp_path: Path) -> Path:
+    """A copy of `site_policy` that may be changed."""
+    return Path(shutil.copy(site_policy, tmp_path))
 
 
 @pytest.fixture(scope="session")
@@ -67,12 +61,12 @@ def site_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def local_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With labels.csv and random pictures of LESIONS."""
+    """With labels.csv, and random pictures of 12 bkl, 20 mel and 28 nevus lesions."""
     folder = tmp_path_factory.mktemp("site") / "clinic"
     folder.mkdir()
     noise = np.random.default_rng(0)
     rows = ["path,label,lesion"]
-    for label, count in LESIONS.items():
+    for label, count in (("bkl", 12), ("mel", 20), ("nevus", 28)):
         for lesion in range(count):
             for picture in range(1 + lesion % 2):
                 name = f"{label}-{lesion}-{picture}.png"

@@ -3,18 +3,18 @@
 `site fit` writes them only if held-out pictures show that they help.
 """
 
+import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn import functional as F
 
-from clinic.tests.fitting.conftest import SETTINGS
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import load_checkpoint, read_known_answer, read_training_images
 from eulerlora.nn.method import AdapterHeads
@@ -27,22 +27,14 @@ from eulerlora_clinic.fitting.heads import (
     refit_heads,
     with_changed_heads,
 )
-from eulerlora_clinic.fitting.site import SiteReport, calibrate_site
+from eulerlora_clinic.policy.policy import read_policy
 from tests.checkpoint_files import ADAPTERS_FILE
-from tests.conftest import STOCH, random_network
+from tests.conftest import CLASSES as NAMES
+from tests.conftest import random_network
+from tests.program import succeed
 from tests.training.conftest import units_of, write_training_images
-from training.calibration.thresholds import CoverageSettings
-from training.data.copies import image_digests
-from training.data.images import LabelledImage
-from training.data.local_images import LocalImages
 
 ADAPTERS, SAMPLES, CLASSES, WIDTH = 2, 3, 4, 6
-HELD_OUT = replace(
-    SETTINGS,
-    coverage=CoverageSettings((0.8,), always_include_rare=True),
-    options=replace(STOCH, samples=2),
-    hold_out=0.5,
-)
 
 
 def heads_of(seed: int) -> AdapterHeads:
@@ -121,30 +113,32 @@ def test_a_lesion_counts_once_and_is_not_in_the_fit_of_its_own_outputs() -> None
         assert len({*groups[twice][held_out]}) == len(held_out) / 2
 
 
-@pytest.fixture(scope="module")
-def local() -> LocalImages:
-    """Pictures whose colour is their class, of 150 lesions."""
-    generator = torch.Generator().manual_seed(0)
-    images = [
-        LabelledImage(
-            f"{lesion}-{picture}",
-            (noise + 5 * picture + 150 * torch.eye(3)[label, :, None, None]).to(torch.uint8),
-            label,
-            str(lesion),
-            lesion=str(lesion),
-        )
-        for lesion in range(150)
-        for label in (lesion % 2 + 1,)
-        for noise in (torch.randint(0, 90, (3, 36, 48), generator=generator),)
-        for picture in range(1 + lesion % 3 // 2)
-    ]
-    return LocalImages("clinic", images, 0, {})
+LABELS = tuple(lesion % 2 + 1 for lesion in range(150) for _ in range(1 + lesion % 3 // 2))
+"""By picture of `local`."""
 
 
 @pytest.fixture(scope="module")
-def source(site_source: Path, local: LocalImages, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of pictures whose colour is their class, of 150 lesions."""
+    folder = tmp_path_factory.mktemp("heads") / "clinic"
+    folder.mkdir()
+    generator, rows = torch.Generator().manual_seed(0), ["path,label,lesion"]
+    for lesion in range(150):
+        label = lesion % 2 + 1
+        noise = torch.randint(0, 90, (3, 36, 48), generator=generator)
+        for picture in range(1 + lesion % 3 // 2):
+            pixels = noise + 5 * picture + 150 * torch.eye(3)[label, :, None, None]
+            name = f"{lesion:03}-{picture}.png"
+            Image.fromarray(pixels.byte().permute(1, 2, 0).numpy()).save(folder / name)
+            rows.append(f"{name},{NAMES[label]},{lesion}")
+    (folder / "labels.csv").write_text("\n".join(rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def source(site_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = shutil.copytree(site_source, tmp_path_factory.mktemp("heads") / "source")
-    digests = image_digests(local.images[:1]) + 1  # of an image that the site does not have
+    digests = torch.tensor([3])  # of an image that the site does not have
     write_training_images(folder, save({"adapters": digests}))
     return folder
 
@@ -154,18 +148,31 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("heads") / "fitted"
 
 
+def fit(source: Path, data: Path, out: Path, policy: Path, *options: str) -> str:
+    """Runs `site fit`, which must end with status 0; returns its output."""
+    done = succeed(
+        "site", "fit", source, "--data", data, "--out", out, "--policy", policy, "--device", "cpu",
+        "--sensitivity", "0.75", "--coverage", "0.8", "--always-include-rare", "--samples", "2",
+        *options,
+    )  # fmt: skip
+    return done.out
+
+
+HELD_OUT = ("--hold-out", "0.5")
+
+
 @pytest.fixture(scope="module")
-def report(source: Path, local: LocalImages, out: Path) -> SiteReport:
-    return calibrate_site(source, local, out, HELD_OUT, "cpu")
+def output(source: Path, local: Path, out: Path, site_policy: Path) -> str:
+    return fit(source, local, out, site_policy, *HELD_OUT)
 
 
 def test_heads_that_help_are_written_and_nothing_else_of_the_weights_changes(
-    report: SiteReport, source: Path, out: Path
+    output: str, source: Path, out: Path
 ) -> None:
-    assert "| heads | 50 lesions | 75 | refitted: lower NLL of 75 held-out lesions" in report.tables
-    assert list(report.results) == ["before", "after", "thresholds only"]
+    assert "| heads | 50 lesions | 75 | refitted: lower NLL of 75 held-out lesions" in output
+    assert "| held-out pictures | before | after | thresholds only |\n" in output
     checkpoint = load_checkpoint(out)
-    assert checkpoint.revision == report.revision
+    assert f"revision {checkpoint.revision[:19]}\n" in output
     read_known_answer(out, checkpoint.config)
     old, new = (load_file(folder / ADAPTERS_FILE) for folder in (source, out))
     assert {name for name in old if not torch.equal(old[name], new[name])} == {
@@ -175,52 +182,50 @@ def test_heads_that_help_are_written_and_nothing_else_of_the_weights_changes(
     assert "The heads were refitted" in (out / "README.md").read_text()
 
 
+@pytest.mark.usefixtures("output")
 def test_both_modes_of_the_written_checkpoint_know_the_site(
-    report: SiteReport, source: Path, out: Path, local: LocalImages
+    source: Path, out: Path, local: Path
 ) -> None:
-    labels = [image.label for image in local.images]
-    pixels = torch.stack([image.source / 255 for image in local.images])
+    labels, paths = torch.tensor(LABELS), sorted(local.glob("*.png"))
     for mode in ("det", "stoch"):
         old, new = (
-            EulerLoRA.load(folder, "cpu").predict(pixels, mode, seed=0).probabilities
+            EulerLoRA.load(folder, "cpu").predict(paths, mode, seed=0).probabilities
             for folder in (source, out)
         )
-        right = (new[:, 1:].argmax(dim=1) + 1 == torch.tensor(labels)).double().mean()
+        right = (new[:, 1:].argmax(dim=1) + 1 == labels).double().mean()
         assert right > 0.95
-        assert right > (old[:, 1:].argmax(dim=1) + 1 == torch.tensor(labels)).double().mean()
+        assert right > (old[:, 1:].argmax(dim=1) + 1 == labels).double().mean()
 
 
 def test_pictures_of_the_fit_are_training_images_and_establish_nothing(
-    report: SiteReport, out: Path
+    output: str, out: Path
 ) -> None:
-    assert len(read_training_images(out)["adapters"]) == report.fitted + 1
-    assert report.policy is not None
-    (evidence,) = report.policy.evidence
-    assert evidence.fit.in_training == report.fitted
+    (fitted,) = re.findall(r"Fitted on (\d+) images", output)
+    assert len(read_training_images(out)["adapters"]) == int(fitted) + 1
+    (evidence,) = read_policy(out / "policy.toml").evidence
+    assert evidence.fit.in_training == int(fitted)
     assert not evidence.fit.routine.established
 
 
 @pytest.mark.parametrize(
-    ("hold_out", "shuffled", "result"),
-    [(None, False, "only pictures of --hold-out"), (0.5, True, "not refitted: no")],
+    ("options", "shuffled", "result"),
+    [((), False, "only pictures of --hold-out"), (HELD_OUT, True, "not refitted: no")],
 )
 def test_heads_stay_if_nothing_shows_that_it_helps(
-    source: Path, local: LocalImages, tmp_path: Path,
-    hold_out: float | None, shuffled: bool, result: str,
+    source: Path, local: Path, site_policy: Path, tmp_path: Path,
+    options: tuple[str, ...], shuffled: bool, result: str,
 ) -> None:  # fmt: skip
-    images = local.images
+    data = shutil.copytree(local, tmp_path / "clinic")
     if shuffled:
-        others = np.random.default_rng(0).permutation(len(images))
-        images = [
-            replace(image, label=local.images[other].label, cluster=None)
-            for image, other in zip(images, others, strict=True)
+        labels = np.random.default_rng(0).permutation(LABELS)
+        rows = [
+            f"{path.name},{NAMES[label]}"
+            for path, label in zip(sorted(data.glob("*.png")), labels, strict=True)
         ]
-    settings = replace(HELD_OUT, hold_out=hold_out)
-    report = calibrate_site(
-        source, replace(local, images=images), tmp_path / "out", settings, "cpu"
-    )
-    assert result in report.tables
-    assert (tmp_path / "out" / ADAPTERS_FILE).read_bytes() == (source / ADAPTERS_FILE).read_bytes()
+        (data / "labels.csv").write_text("\n".join(["path,label", *rows]))
+    out = tmp_path / "out"
+    assert result in fit(source, data, out, site_policy, *options)
+    assert (out / ADAPTERS_FILE).read_bytes() == (source / ADAPTERS_FILE).read_bytes()
 
 
 def test_outputs_of_a_network_with_a_change_are_those_of_the_network_with_changed_heads() -> None:

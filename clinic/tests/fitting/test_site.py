@@ -7,7 +7,9 @@ Moved means follow a change of all features, and only if that lowers the thresho
 `eulerlora site fit` on the command line: its output, its files and its errors.
 """
 
+import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +20,8 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
-from clinic.tests.fitting.conftest import LESIONS, SETTINGS
 from eulerlora import EulerLoRA
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     load_checkpoint,
     read_config,
@@ -28,31 +30,66 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from eulerlora_clinic.fitting.feature_means import fit_offset
-from eulerlora_clinic.fitting.policy import PolicyFile
-from eulerlora_clinic.fitting.site import SiteReport, calibrate_site
-from eulerlora_clinic.fitting.site_card import site_section
-from eulerlora_clinic.policy.policy import parse_policy, read_policy
-from eulerlora_contract.checkpoints import ClassName
-from eulerlora_contract.errors import CheckpointError, DataError
+from eulerlora_clinic.policy.policy import read_policy
 from tests.checkpoint_files import write_config
 from tests.conftest import DET, MARGINS
-from tests.program import run
+from tests.program import run, succeed
 from tests.training.conftest import units_of, write_training_images
-from training.calibration.calibrate import calibrate
 from training.calibration.thresholds import fit_temperature, image_nll
 from training.data.copies import image_digests
-from training.data.dataset import LabelTable
-from training.data.images import ImageParts, LabelledImage
-from training.data.local_images import LocalImages, read_local_images
+from training.data.images import LabelledImage
 from training.reporting.model_card import model_card
 
-CPU = "cpu"
+NEVUS = ("--class", "nevus=nv")
+LOOSE = ("--sensitivity", "0.75", "--coverage", "0.9,0.95")
+"""What the few lesions of `local_folder` can show."""
 
 
-@pytest.fixture(scope="module")
-def local(local_folder: Path) -> LocalImages:
-    classes = [ClassName(name=name, description=name) for name in ("bkl", "mel", "nv")]
-    return read_local_images(local_folder, classes, LabelTable(renamed={"nevus": "nv"}))
+def fit(*arguments: object) -> tuple[int, str]:
+    """Returns the exit status of `site fit` and what it prints."""
+    done = run("site", "fit", *map(str, arguments), "--device", "cpu")
+    return done.status, done.out + done.err
+
+
+def fitted(*arguments: object) -> str:
+    """Returns what a `site fit` that succeeds prints."""
+    status, output = fit(*arguments, *LOOSE)
+    assert status == 0, output
+    return output
+
+
+def tables(output: str) -> list[list[str]]:
+    """The cells of all tables."""
+    rows = (line for line in output.splitlines() if line.startswith("|"))
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def new_card(config: CheckpointConfig) -> str:
+    """The model card of a checkpoint without results of a training."""
+    facts = config.provenance | {"imported": {"format": "adapt"}}
+    return model_card(config.model_copy(update={"provenance": facts}), None)
+
+
+def rows_of(folder: Path, *labels: str) -> list[str]:
+    """The rows of `labels.csv` with these labels."""
+    rows = (folder / "labels.csv").read_text().splitlines()[1:]
+    return [row for row in rows if row.split(",")[1] in labels]
+
+
+def pictures(source: Path, folder: Path, rows: Sequence[str], names: str = "{name}") -> Path:
+    """Writes the pictures of rows of `labels.csv` to a new folder, with such rows.
+
+    `names` are those of the new files, by the number and the name of the picture.
+    """
+    folder.mkdir(parents=True)
+    written = ["path,label,lesion"]
+    for number, row in enumerate(rows):
+        name, _, labels = row.partition(",")
+        new = names.format(number=number, name=name)
+        shutil.copy(source / name, folder / new)
+        written.append(f"{new},{labels}")
+    (folder / "labels.csv").write_text("\n".join(written))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -61,150 +98,181 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(site_source: Path, local: LocalImages, out: Path) -> SiteReport:
-    return calibrate_site(site_source, local, out, SETTINGS, CPU)
+def output(site_source: Path, local_folder: Path, site_policy: Path, out: Path) -> str:
+    """What the fit prints that writes `out`."""
+    return fitted(
+        site_source, "--data", local_folder, *NEVUS, "--out", out, "--policy", site_policy
+    )
 
 
 def test_the_written_checkpoint_is_that_of_the_report_and_the_source_keeps_its_files(
-    report: SiteReport, out: Path, site_source: Path
+    output: str, out: Path, site_source: Path
 ) -> None:
     checkpoint = load_checkpoint(out)
-    assert checkpoint.revision == report.revision
+    assert f"revision {checkpoint.revision[:19]}\n" in output
     assert checkpoint.feature_distance is not None
     read_known_answer(out, checkpoint.config)
-    assert all(part.result for part in report.parts if part.met)
+    assert all(result for *_, result in tables(output))
     card = (out / "README.md").read_text()
     assert card.index("20 of `mel`") < card.index("## Classes")
-    facts = checkpoint.config.provenance | {"imported": {"format": "adapt"}}
-    config = checkpoint.config.model_copy(update={"provenance": facts})
-    assert "## Site calibration\n" in model_card(config, None)  # by the entry point
+    assert "## Site calibration\n" in new_card(checkpoint.config)  # by the entry point
     assert "site" not in read_config(site_source).provenance
-    assert stored_revision(site_source) != report.revision
+    assert stored_revision(site_source) != checkpoint.revision
     for name in ("adapters.safetensors", "backbone.safetensors", "known_answer.png"):
         assert (out / name).read_bytes() == (site_source / name).read_bytes()
 
 
+@pytest.mark.usefixtures("output")
 def test_predictions_of_the_new_checkpoint_are_kept_as_calibrated(
-    report: SiteReport, out: Path, local: LocalImages, local_folder: Path
+    out: Path, local_folder: Path
 ) -> None:
     model = EulerLoRA.load(out, "cpu")
-    predicted = model.predict([local_folder / image.name for image in local.images])
+    paths = sorted(local_folder.glob("*.png"))
+    predicted = model.predict(paths)
     assert model.config.temperature != 1  # the labels are random
     threshold = model.config.threshold(model.config.options())
     assert threshold is not None
-    assert (threshold.images, threshold.data) == (len(local.images), "clinic, site pictures")
+    assert (threshold.images, threshold.data) == (len(paths), "clinic, site pictures")
     assert threshold.kept >= 0.95
     msp = predicted.ood_scores["msp"].value
     assert float((msp >= threshold.msp).double().mean()) == pytest.approx(threshold.kept)
 
 
 def test_prediction_sets_are_fitted_where_every_class_has_enough_lesions(
-    report: SiteReport, out: Path
+    output: str, out: Path
 ) -> None:
     sets = read_config(out).prediction_sets
     assert {entry.coverage for entry in sets} == {0.9}
-    assert {entry.units for entry in sets} == {tuple(LESIONS.values())}
+    assert {entry.units for entry in sets} == {(12, 20, 28)}
     assert {entry.unit for entry in sets} == {"lesion"}
-    assert "| temperature | 10 lesions of each class | 12 |" in report.tables
+    assert "| temperature | 10 lesions of each class | 12 |" in output
     fitted = "fitted; for every class with a confidence of 72% or more"  # 1 - 0.9**12
-    assert f"| prediction sets 0.9 | 9 lesions of each class | 12 | {fitted} |" in report.tables
-    assert "| prediction sets 0.95 | 19 lesions of each class | 12 | too few |" in report.tables
+    assert f"| prediction sets 0.9 | 9 lesions of each class | 12 | {fitted} |" in output
+    assert "| prediction sets 0.95 | 19 lesions of each class | 12 | too few |" in output
 
 
 def test_a_second_fit_gives_the_same_revision(
-    report: SiteReport, site_source: Path, local: LocalImages, tmp_path: Path
+    site_source: Path, local_folder: Path, site_policy: Path, output: str, out: Path, tmp_path: Path
 ) -> None:
-    again = calibrate_site(site_source, local, tmp_path / "again", SETTINGS, CPU)
-    assert again.revision == report.revision
+    fitted(
+        site_source,
+        "--data",
+        local_folder,
+        *NEVUS,
+        "--out",
+        tmp_path / "again",
+        "--policy",
+        site_policy,
+    )
+    assert stored_revision(tmp_path / "again") == stored_revision(out)
 
 
 def test_a_fit_of_a_fitted_checkpoint_has_one_section_in_its_card(
-    report: SiteReport, out: Path, local: LocalImages, tmp_path: Path
+    output: str, out: Path, local_folder: Path, site_policy: Path, tmp_path: Path
 ) -> None:
-    settings = replace(SETTINGS, hold_out=0.5)
-    second = calibrate_site(out, local, tmp_path / "second", settings, CPU)
-    assert (tmp_path / "second" / "README.md").read_text().count("## Site calibration") == 1
-    assert read_config(tmp_path / "second").provenance["site"]["source"] == report.revision
-    policy = parse_policy((tmp_path / "second" / "policy.toml").read_text(), "policy.toml")
-    (evidence,) = policy.evidence
+    second = tmp_path / "second"
+    again = ("--policy", site_policy, "--hold-out", 0.4)
+    printed = fitted(out, "--data", local_folder, *NEVUS, "--out", second, *again)
+    assert (second / "README.md").read_text().count("## Site calibration") == 1
+    assert read_config(second).provenance["site"]["source"] == stored_revision(out)
+    (evidence,) = read_policy(second / "policy.toml").evidence
     (measured,) = evidence.measured
     assert measured.data == "clinic, held-out site pictures"
-    assert evidence.fit.routine.lesions == measured.target.lesions == 10
-    assert second.fitted + second.measured == len(local.images)
-    reverse = replace(local, images=local.images[::-1])
-    again = calibrate_site(out, reverse, tmp_path / "reverse", settings, CPU)
-    assert again.revision == second.revision
-    assert set(second.results) == {"before", "after"}
-    assert "| pictures kept by feature_distance |" in second.tables
+    assert (evidence.fit.routine.lesions, measured.target.lesions) == (12, 8)
+    counts = re.findall(r"Fitted on (\d+) images, measured on (\d+) others", printed)[0]
+    assert sum(map(int, counts)) == len(list(local_folder.glob("*.png")))
+    rows = rows_of(local_folder, "bkl", "mel", "nevus")[::-1]
+    renamed = pictures(local_folder, tmp_path / "copy" / "clinic", rows, "{number:03}.png")
+    reverse = fitted(out, "--data", renamed, *NEVUS, "--out", tmp_path / "reverse", *again)
+    assert tables(reverse) == tables(printed)  # the same lesions are held out
+    assert "| held-out pictures | before | after |\n" in printed
+    assert "| pictures kept by feature_distance |" in printed
 
 
 def test_without_melanoma_there_is_no_policy(
-    site_source: Path, local: LocalImages, tmp_path: Path
+    site_source: Path, local_folder: Path, site_policy: Path, tmp_path: Path
 ) -> None:
-    others = replace(local, images=[image for image in local.images if image.label != 1])
-    report = calibrate_site(site_source, others, tmp_path / "out", SETTINGS, CPU)
-    assert report.policy is None
+    others = pictures(local_folder, tmp_path / "clinic", rows_of(local_folder, "bkl", "nevus"))
+    output = fitted(
+        site_source, "--data", others, *NEVUS, "--out", tmp_path / "out", "--policy", site_policy
+    )
     assert not (tmp_path / "out" / "policy.toml").exists()
-    assert "| routine threshold | 1 lesions of melanoma | 0 | too few |" in report.tables
+    assert "| routine threshold | 1 lesions of melanoma | 0 | too few |" in output
 
 
 def test_parts_with_too_few_lesions_stay_as_they_were(
-    site_source: Path, local: LocalImages, tmp_path: Path
+    site_source: Path, local_folder: Path, site_policy: Path, tmp_path: Path
 ) -> None:
-    few = replace(local, images=[image for image in local.images if image.label == 1][:3])
-    report = calibrate_site(site_source, few, tmp_path / "out", SETTINGS, CPU)
+    few = pictures(local_folder, tmp_path / "clinic", rows_of(local_folder, "mel")[:3])
+    output = fitted(site_source, "--data", few, "--out", tmp_path / "out", "--policy", site_policy)
     before, after = read_config(site_source), read_config(tmp_path / "out")
     assert (after.thresholds, after.features) == (before.thresholds, before.features)
     assert after.temperature == before.temperature
-    assert "11 lesions of melanoma without a miss | 2 | not reached; too few |" in report.tables
-    assert "2 of 2 lesions found, lower bound 0.224" in report.tables
+    assert "11 lesions of melanoma without a miss | 2 | not reached; too few |" in output
+    assert "2 of 2 lesions found, lower bound 0.224" in output
 
 
 def test_a_few_pictures_keep_the_margins_of_auto(
-    site_source: Path, local: LocalImages, tmp_path: Path
+    site_source: Path, local_folder: Path, site_policy: Path, tmp_path: Path
 ) -> None:
-    few = replace(local, images=[image for image in local.images if image.label == 1])
-    report = calibrate_site(site_source, few, tmp_path / "without", SETTINGS, CPU)
-    assert "; no `samples=auto`, which needs 100 images" in report.tables
+    few = pictures(local_folder, tmp_path / "clinic", rows_of(local_folder, "mel"))
+    ours = ("--data", few, "--policy", site_policy)
+    output = fitted(site_source, *ours, "--out", tmp_path / "without")
+    assert "; no `samples=auto`, which needs 100 images" in output
     source = Path(shutil.copytree(site_source, tmp_path / "source"))
     config = read_config(source).model_copy(update={"margins": MARGINS})
     write_config(source, config)
-    report = calibrate_site(source, few, tmp_path / "with", SETTINGS, CPU)
+    output = fitted(source, *ours, "--out", tmp_path / "with")
     after = read_config(tmp_path / "with")
     assert after.margins == MARGINS
     assert any(entry.options.samples == "auto" for entry in after.thresholds)
-    assert "samples=auto" not in report.tables
+    assert "samples=auto" not in output
 
 
-@pytest.mark.usefixtures("report")
-def test_a_calibration_forgets_what_a_site_fitted(out: Path, local: LocalImages) -> None:
-    cpu = torch.device(CPU)
-    parts = ImageParts("elsewhere", (), {"train": local.images, "calibration": local.images})
-    config = calibrate(load_checkpoint(out), parts, cpu, [1]).config
-    assert site_section(config) is None
-    facts = read_config(out).provenance["site"] | {"heads": True}
+@pytest.mark.usefixtures("output")
+def test_a_calibration_forgets_what_a_site_fitted(
+    out: Path, local_folder: Path, tmp_path: Path
+) -> None:
+    for label, name in (("bkl", "bkl"), ("mel", "mel"), ("nevus", "nv")):
+        for part in ("train", "test"):
+            folder = tmp_path / "images" / part / name
+            folder.mkdir(parents=True)
+            for path in local_folder.glob(f"{label}-*.png"):
+                shutil.copy(path, folder)
+
+    def calibrated(checkpoint: Path, name: str) -> str:
+        ours = ("--data", tmp_path, "--out", tmp_path / name, "--device", "cpu")
+        succeed("calibrate", checkpoint, *ours)
+        return new_card(read_config(tmp_path / name))
+
+    assert "Site calibration" not in calibrated(out, "calibrated")
+    refitted = Path(shutil.copytree(out, tmp_path / "refitted"))
+    config = read_config(out)
+    facts = config.provenance["site"] | {"heads": True}
     provenance = config.provenance | {"site": facts}
-    refitted = config.model_copy(update={"provenance": provenance})
-    source = replace(load_checkpoint(out), config=refitted)
-    section = site_section(calibrate(source, parts, cpu, [1]).config)
-    assert section is not None
+    write_config(refitted, config.model_copy(update={"provenance": provenance}))
+    section = calibrated(refitted, "of refitted heads").partition("Site calibration")[2]
     assert "The heads were refitted" in section
-    assert "keep at least" not in section
+    assert "keep at least" not in section.partition("\n## ")[0]
 
 
-def test_a_failed_fit_writes_nothing(site_source: Path, local: LocalImages, tmp_path: Path) -> None:
-    folder = tmp_path / "used"
+def test_a_failed_fit_writes_nothing(
+    site_source: Path, local_folder: Path, site_policy: Path, tmp_path: Path
+) -> None:
+    folder, few = tmp_path / "used", tmp_path / "few"
     folder.mkdir()
     (folder / "notes").touch()
-    with pytest.raises(CheckpointError, match="used"):
-        calibrate_site(site_source, local, folder, SETTINGS, CPU)
-    other = replace(SETTINGS, policy=PolicyFile.read(None))
-    with pytest.raises(DataError, match="bcc, akiec"):
-        calibrate_site(site_source, local, tmp_path / "other", other, CPU)
-    nevus = [image for image in local.images if image.label == 2][:5]
-    with pytest.raises(DataError, match="got 4 and 0"):
-        calibrate_site(site_source, replace(local, images=nevus), tmp_path / "few", SETTINGS, CPU)
-    assert [path.name for path in tmp_path.iterdir()] == ["used"]
+    pictures(local_folder, few, rows_of(local_folder, "nevus")[:5])
+    for data, out, rules, named in (
+        (local_folder, folder, ("--policy", site_policy), "used"),
+        (local_folder, tmp_path / "other", (), "bcc, akiec"),
+        (few, tmp_path / "out", ("--policy", site_policy), "got 4 and 0"),
+    ):
+        status, output = fit(site_source, "--data", data, "--out", out, *NEVUS, *rules)
+        assert status == 1
+        assert named in output.splitlines()[-1]
+    assert {path.name for path in tmp_path.iterdir()} == {"used", "few"}
+    assert [path.name for path in folder.iterdir()] == ["notes"]
 
 
 def overconfident(lesions: int, factor: float) -> tuple[Tensor, Tensor]:
@@ -316,22 +384,13 @@ def test_the_offset_of_a_picture_does_not_depend_on_its_group(
     )
 
 
-NEVUS = ("--class", "nevus=nv")
-
-
-def fit(*arguments: object) -> tuple[int, str]:
-    """Returns the exit status of `site fit` and what it prints."""
-    done = run("site", "fit", *map(str, arguments), "--device", "cpu")
-    return done.status, done.out + done.err
-
-
 def test_a_fit_prints_what_it_did_and_writes_a_policy_that_the_client_reads(
-    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path
+    site_source: Path, local_folder: Path, site_policy: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    before = policy.read_text()
+    before = site_policy.read_text()
     status, output = fit(
-        site_source, "--data", local_folder, "--out", out, *NEVUS, "--policy", policy,
+        site_source, "--data", local_folder, "--out", out, *NEVUS, "--policy", site_policy,
         "--hold-out", 0.5,
     )  # fmt: skip
     assert status == 0, output
@@ -343,11 +402,11 @@ def test_a_fit_prints_what_it_did_and_writes_a_policy_that_the_client_reads(
     (evidence,) = read_policy(out / "policy.toml").evidence
     assert evidence.revision == stored_revision(out)
     assert (out / "policy.toml").read_text().startswith("# ours\n")
-    assert policy.read_text() == before
+    assert site_policy.read_text() == before
 
 
 def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
-    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path
+    site_source: Path, local_folder: Path, site_policy: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "folders"
     for path in local_folder.glob("*-0.png"):
@@ -356,7 +415,7 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
         (folder / name / path.name).write_bytes(path.read_bytes())
     status, output = fit(
         site_source, "--data", folder, "--out", tmp_path / "out", "--ignore", "nevus",
-        "--policy", policy, "--mode", "det",
+        "--policy", site_policy, "--mode", "det",
     )  # fmt: skip
     assert status == 0, output
     assert "every picture counts" in output
@@ -367,7 +426,7 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
 
 @pytest.mark.parametrize("unit", ["lesion", "group"])
 def test_patients_with_lesions_of_several_classes_are_no_lesions(
-    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path, unit: str
+    site_source: Path, local_folder: Path, site_policy: Path, tmp_path: Path, unit: str
 ) -> None:
     """Of 20 patients, each has a melanoma, and 12 have benign lesions of both classes too."""
     data = Path(shutil.copytree(local_folder, tmp_path / "clinic"))
@@ -378,7 +437,7 @@ def test_patients_with_lesions_of_several_classes_are_no_lesions(
         rows.append(",".join(cells[: len(rows[0].split(","))]))
     (data / "labels.csv").write_text("\n".join(rows))
     status, output = fit(
-        site_source, "--data", data, "--out", tmp_path / "out", *NEVUS, "--policy", policy,
+        site_source, "--data", data, "--out", tmp_path / "out", *NEVUS, "--policy", site_policy,
         "--mode", "det", "--sensitivity", 0.75,
     )  # fmt: skip
     assert status == 0, output
@@ -427,7 +486,7 @@ def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_a
 
 
 def test_copies_in_two_classes_are_refused_with_the_whole_list_and_those_of_one_are_a_lesion(
-    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path
+    site_source: Path, local_folder: Path, site_policy: Path, tmp_path: Path
 ) -> None:
     data = Path(shutil.copytree(local_folder, tmp_path / "clinic"))
     for number in range(2):
@@ -444,7 +503,7 @@ def test_copies_in_two_classes_are_refused_with_the_whole_list_and_those_of_one_
         copies = [f"copy-{number}.png,{label}" for number in range(2)]
         (data / "labels.csv").write_text("\n".join(["file,dx", *rows, *copies]))
         return fit(site_source, "--data", data, "--out", tmp_path / out, *NEVUS, *columns,
-                   "--policy", policy, "--mode", "det")  # fmt: skip
+                   "--policy", site_policy, "--mode", "det")  # fmt: skip
 
     status, output = fitted("bkl", "refused")
     assert status != 0 and not (tmp_path / "refused").exists()
