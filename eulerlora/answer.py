@@ -169,6 +169,12 @@ class Predictions(Uncertainty):
         """(n,) bool, True if the feature distance is above its threshold; None without one."""
         return self.flags.get("feature_distance")
 
+    @property
+    def feature_distance(self) -> Tensor | None:
+        """(n,) its score; None without feature statistics."""
+        score = self.ood_scores.get("feature_distance")
+        return None if score is None else score.value
+
     def __len__(self) -> int:
         return len(self.msp)
 

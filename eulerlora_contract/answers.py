@@ -389,6 +389,7 @@ class Reason(StrEnum):
     TOO_BRIGHT = "too_bright"
     BLURRED = "blurred"
     UNFAMILIAR = "unfamiliar"
+    FAR = "far"
     OUT_OF_DISTRIBUTION = "out_of_distribution"
     OOD_UNKNOWN = "ood_unknown"
     TARGET_CLASSES = "target_classes"
@@ -400,7 +401,7 @@ class Reason(StrEnum):
 
 _WITHOUT_FIGURES = {
     Reason.TOO_SMALL, Reason.TOO_DARK, Reason.TOO_BRIGHT, Reason.BLURRED, Reason.UNFAMILIAR,
-    Reason.TARGET_CLASSES,
+    Reason.FAR, Reason.TARGET_CLASSES,
 }  # fmt: skip
 """The reasons that people see of an unfamiliar image. Only one rests on a probability: that it
 reaches the urgent threshold.

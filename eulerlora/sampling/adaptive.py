@@ -130,6 +130,12 @@ class RoundComparisons:
         """Whether the entropy is at least the threshold in nats."""
         return _reaches(self.summary.entropy.numpy(), threshold, self.margins.entropy)
 
+    def feature_distance(self, threshold: float) -> _Floats:
+        """Whether the feature distance is at least the threshold; only if `unfamiliar` is known."""
+        distance, margin = self.summary.feature_distance, self.margins.feature_distance
+        assert distance is not None and margin is not None
+        return _reaches(distance.numpy(), threshold, margin)
+
     def disagreement(self) -> _Floats:
         """Whether the labels of the trajectories differ, which more samples never undo."""
         agreement = self.summary.agreement.numpy()

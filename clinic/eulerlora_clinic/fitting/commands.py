@@ -101,6 +101,14 @@ _predictive_value_option = click.option(
     "a .toml file with its labels. Repeat it for several.",
 )
 @click.option(
+    "--far",
+    "far_archives",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Fit [unfamiliar], which images are never urgent, to the target lesions of the "
+    "calibration part and to half of these, and measure it on the other half. As --archive.",
+)
+@click.option(
     "--chart",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Draw what every threshold would do to lesions, with exact intervals: a .png, .svg or "
@@ -118,6 +126,7 @@ def policy_fit_command(
     samples: int | Auto | None,
     precision: PrecisionChoice,
     archives: tuple[str, ...],
+    far_archives: tuple[str, ...],
     chart: Path | None,
     skip_bad: bool,
     table: LabelTable,
@@ -137,15 +146,22 @@ def policy_fit_command(
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
-    from eulerlora_clinic.fitting.parts import policy_parts, results_table  # noqa: PLC0415
+    from eulerlora_clinic.fitting.far import FarLesions, HalvedArchive, fit_far  # noqa: PLC0415
+    from eulerlora_clinic.fitting.parts import (  # noqa: PLC0415
+        far_table,
+        policy_parts,
+        results_table,
+    )
     from eulerlora_clinic.fitting.policy import (  # noqa: PLC0415
         CURVE_THRESHOLDS,
         PolicyFile,
+        check_classes,
         evidence_of,
         fit_policy,
         measure_archive,
         measure_policy,
         operating_curves,
+        read_archive,
         score_images,
     )
     from eulerlora_clinic.policy.results import performance_text  # noqa: PLC0415
@@ -165,7 +181,7 @@ def policy_fit_command(
         raise click.UsageError(f"--chart: expected a .png, .svg or .pdf file, got {chart}")
     if chart is not None:
         check_outside(chart, data)
-    others = _archives(archives)
+    others, further = _archives(archives, "--archive"), _archives(far_archives, "--far")
     config = read_config(checkpoint)
     choices: Sequence[Precision] = PRECISIONS if precision == AUTO else (precision,)
     if precision == AUTO and config.bfloat16_fault() is not None:
@@ -177,7 +193,23 @@ def policy_fit_command(
     images = checkpoint_dataset(config, data, skip_bad, table)
     report_skipped(images)
     part = images.held_out
-    of_fit = image_digests(images.parts[part] if others else ())
+    check_classes(models[0], target)
+    measured_archives = [
+        (labels, read_archive(path, config.classes, labels, skip_bad)) for path, labels in others
+    ]
+    halved = [
+        HalvedArchive.of(
+            labels.title,
+            read_archive(path, config.classes, labels, skip_bad),
+            [config.class_names.index(name) for name in target.classes],
+        )
+        for path, labels in further
+    ]
+    of_fit = image_digests(
+        [*images.parts[part], *(image for archive in halved for image in archive.parts["fit"])]
+        if others
+        else ()
+    )
     seen = images_in_training(checkpoint, images.parts[part]) or ()
     remark = f" (training was shown {len(seen):,} of its images)" if seen else ""
     name = f"{images.name}, {part} part{remark}"
@@ -192,16 +224,28 @@ def policy_fit_command(
         if part != TEST:
             yield measure_policy(scored(model, TEST, fitted), fitted, test_name)
         options = model.options(mode, samples)
-        for path, labels in others:
-            yield measure_archive(model, path, labels, options, fitted, of_fit, skip_bad)
+        for labels, members in measured_archives:
+            yield measure_archive(model, members, labels, options, fitted, of_fit)
+
+    def far_lesions(model: EulerLoRA, inputs: PolicyInputs) -> Iterator[FarLesions]:
+        yield FarLesions.of(name, "fit", inputs, fit.target.urgent)
+        for archive in halved:
+            yield from archive.lesions(model, model.options(mode, samples), fit.target)
 
     fitted_images = [scored(model, part) for model in models]
     fits = fit_policy(fitted_images, target, sensitivity, predictive_value, uncertain)
     fitted, (fit, *_) = file.fitted(fits[0]), fits
+    far = [
+        list(far_lesions(model, inputs)) if halved else []
+        for model, inputs in zip(models, fitted_images, strict=True)
+    ]
+    rules = fit_far(far) if halved else None
+    fitted = fitted.model_copy(update={"unfamiliar": rules})
+    far_evidence = [[lesions.evidence(rules) for lesions in parts if rules] for parts in far]
     measured = [list(measurements(model)) for model in models]
     evidence = tuple(
-        evidence_of(model, model.options(mode, samples), fit, name, results, len(seen))
-        for model, fit, results in zip(models, fits, measured, strict=True)
+        evidence_of(model, model.options(mode, samples), fit, name, results, len(seen), of_far)
+        for model, fit, results, of_far in zip(models, fits, measured, far_evidence, strict=True)
     )
     fitted = fitted.model_copy(update={"evidence": evidence})
     file.write(policy, fitted)
@@ -214,8 +258,10 @@ def policy_fit_command(
         title = f"Thresholds on the probability of {fitted.target.name}, {config.name}"
         write_figure(threshold_chart(curves, CURVE_THRESHOLDS, marks, title), chart)
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} {fit.unit}s.\n")
-    for choice, of_precision in zip(choices, fits, strict=True):
+    for choice, of_precision, of_far in zip(choices, fits, far_evidence, strict=True):
         click.echo(f"In {choice}:\n\n{parts_table(policy_parts(of_precision))}\n")
+        if rules is not None:
+            click.echo(f"{far_table(rules, of_far)}\n")
     if any(measured):
         click.echo(f"{performance_text(fitted)}\n")
     for choice, results in zip(choices, measured, strict=True):
@@ -227,16 +273,16 @@ def policy_fit_command(
     click.echo(f"{policy}: version {fitted.version}")
 
 
-def _archives(arguments: Sequence[str]) -> list[tuple[Path, ArchiveLabels]]:
+def _archives(arguments: Sequence[str], option: str) -> list[tuple[Path, ArchiveLabels]]:
     from training.recipe.archives import read_archive_labels  # noqa: PLC0415 - imports torch
 
     archives = []
     for argument in arguments:
         name, equals, path = argument.partition("=")
         if not (name and equals and path):
-            raise click.UsageError(f"--archive: expected NAME=PATH, got {argument}")
+            raise click.UsageError(f"{option}: expected NAME=PATH, got {argument}")
         if not Path(path).exists():
-            raise click.UsageError(f"--archive: expected a folder or tar archive, got {path}")
+            raise click.UsageError(f"{option}: expected a folder or tar archive, got {path}")
         archives.append((Path(path), read_archive_labels(name)))
     return archives
 

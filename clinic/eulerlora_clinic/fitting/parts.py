@@ -1,9 +1,10 @@
 """The parts of a policy in the table that fits print, and the results of measurements."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from eulerlora_clinic.fitting.policy import PolicyFit, urgent_sample_size
+from eulerlora_clinic.policy.policy import FarEvidence, UnfamiliarRules
 from eulerlora_clinic.policy.results import counted
 from eulerlora_contract.checkpoints import TargetClasses
 from eulerlora_contract.printable import markdown_table
@@ -18,6 +19,16 @@ def results_table(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
     names = dict.fromkeys(name for results in columns.values() for name in results)
     rows = [[name, *(results.get(name, "n/a") for results in columns.values())] for name in names]
     return markdown_table([title, *columns], rows)
+
+
+def far_table(rules: UnfamiliarRules, evidence: Iterable[FarEvidence]) -> str:
+    """What both rules do to target lesions, whether or not `ood` is in force, as Markdown."""
+    rows = [
+        [f"{one.data}, {one.unit}s, {one.part}", f"{one.lesions:,}", f"{one.far:,}", f"{one.ood:,}"]
+        for one in evidence
+    ]
+    header = ["target lesions", "number", f"far = {rules.far:g}", f"ood = {str(rules.ood).lower()}"]
+    return markdown_table(header, rows)
 
 
 def policy_parts(fit: PolicyFit) -> Iterator[FittedPart]:

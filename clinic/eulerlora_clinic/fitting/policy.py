@@ -31,6 +31,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora_clinic.policy.policy import (
     DEFAULT_FILE,
     Evidence,
+    FarEvidence,
     FitEvidence,
     GroupEvidence,
     IntervalEvidence,
@@ -50,7 +51,7 @@ from eulerlora_clinic.policy.policy import (
     summary_reasons,
 )
 from eulerlora_contract.answers import Disposition, Reason
-from eulerlora_contract.checkpoints import TargetClasses, Unit
+from eulerlora_contract.checkpoints import ClassName, TargetClasses, Unit
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import write_text
 from eulerlora_contract.sampling import AUTO, MAX_AUTO_SAMPLES, Options
@@ -183,11 +184,12 @@ class PolicyInputs:
         scores: (n,) summed probability of the target classes.
         critical_scores: (n,) summed probability of the critical classes.
         entropy: (n,) predictive entropy in nats.
-        flags: (n,) each, the reasons of the policy that rest on neither of them.
+        flags: (n,) each, the reasons that rest on no threshold of a policy.
         critical: (n,) True if the true label is a critical class.
         target: (n,) True if the true label is a target class.
         outside: (n,) True for a target lesion of none of the model's classes.
         units: What is counted.
+        distance: (n,) feature distance; None without feature statistics.
         attributes: (n,) values of each attribute that any image has.
     """
 
@@ -199,6 +201,7 @@ class PolicyInputs:
     target: Bools
     outside: Bools
     units: Units
+    distance: Floats | None = None
     attributes: Mapping[str, _Names] = field(default_factory=dict)
 
 
@@ -258,6 +261,7 @@ def policy_inputs(
     critical = [classes.index(name) for name in target.critical.classes]
     probabilities = summary.probabilities
     true_labels = np.array([image.label for image in images])
+    distance = summary.feature_distance
     return PolicyInputs(
         scores=probabilities[:, group].sum(dim=1).numpy(),
         critical_scores=probabilities[:, critical].sum(dim=1).numpy(),
@@ -270,6 +274,7 @@ def policy_inputs(
         target=np.isin(true_labels, group),
         outside=true_labels == OUTSIDE,
         units=Units.of(images),
+        distance=None if distance is None else distance.numpy(),
         attributes={
             name: np.array([image.attributes.get(name, UNKNOWN) for image in images])
             for name in dict.fromkeys(name for image in images for name in image.attributes)
@@ -338,7 +343,7 @@ def fit_policy(
     tested = [fit.urgent for fit in fits if fit.urgent is not None]
     kept = [max(target.urgent, routine)] if len(tested) < len(fits) else []
     urgent = max(tested + kept)
-    entropy_nats = max(_entropy_threshold(images.entropy, uncertain_share) for images in scored)
+    entropy_nats = max(share_threshold(images.entropy, uncertain_share) for images in scored)
     rules = target.model_copy(update={"routine": routine, "urgent": urgent})
 
     def at_thresholds(images: PolicyInputs, fit: _ThresholdFit) -> PolicyFit:
@@ -396,15 +401,15 @@ def _fit_thresholds(
     return _ThresholdFit(routine, of_routine, urgent, lowest, highest, of_target)
 
 
-def _entropy_threshold(entropy: Floats, share: float) -> float:
-    """The lowest threshold that at most a share of the entropies reach, rounded up.
+def share_threshold(values: Floats, share: float) -> float:
+    """The lowest threshold that at most a share of the values reach, rounded up.
 
-    `entropy`: (n,) in nats. The value has four significant digits.
+    `values`: (n,), not negative. The threshold has four significant digits.
     """
-    reaching = math.floor(share * len(entropy))
-    if reaching == len(entropy):
+    reaching = math.floor(share * len(values))
+    if reaching == len(values):
         return _round_up(0.0)
-    return _round_up(float(np.sort(entropy)[::-1][reaching]))
+    return _round_up(float(np.sort(values)[::-1][reaching]))
 
 
 @dataclass(frozen=True)
@@ -434,12 +439,16 @@ class PolicyFile:
         return cls(text, policy)
 
     def fitted(self, fit: PolicyFit) -> Policy:
-        """The next version of the policy, with fitted thresholds and without evidence."""
+        """The next version of the policy, with fitted thresholds and without evidence.
+
+        It has no `[unfamiliar]`, which belongs to the model of an earlier fit.
+        """
         return self.policy.model_copy(
             update={
                 "version": self.policy.version + 1,
                 "target": fit.target,
                 "uncertainty": UncertaintyRules(entropy_nats=fit.entropy_nats),
+                "unfamiliar": None,
                 "evidence": (),
             }
         )
@@ -455,7 +464,14 @@ class PolicyFile:
             if document["target"].get(key) != value:
                 document["target"][key] = value
         document["uncertainty"]["entropy_nats"] = policy.uncertainty.entropy_nats
+        if policy.unfamiliar is None:
+            document.pop("unfamiliar", None)
+        else:
+            document.setdefault("unfamiliar", tomlkit.table()).update(
+                policy.unfamiliar.model_dump()
+            )
         if policy.evidence:
+            document.pop("evidence", None)  # to the end
             evidence = policy.model_dump(mode="json", exclude_defaults=True)["evidence"]
             for one in evidence:
                 one["options"] = _inline(one["options"])
@@ -540,7 +556,7 @@ def measure_policy(
     other = ~(images.target | images.outside)
     if not (images.critical.any() and other.any()):
         raise DataError("expected images of the critical classes, and images outside the target")
-    reasons = policy.reasons(images.scores, images.entropy, images.flags)
+    reasons = policy.reasons(images.scores, images.entropy, images.flags, images.distance)
     reached: Bools = images.scores >= policy.target.routine
     decided: dict[Disposition, Bools] = dispositions(reasons)
     del decided[Disposition.RETAKE]  # without image quality
@@ -764,24 +780,16 @@ def _ranking(images: PolicyInputs) -> Estimates:
     return bootstrap(metrics, groups, compared=compared)
 
 
-def measure_archive(
-    model: EulerLoRA,
-    archive: Path,
-    labels: ArchiveLabels,
-    options: Options,
-    policy: Policy,
-    of_fit: Tensor,
-    skip_bad: bool = False,
-) -> PolicyMeasurement:
-    """The performance of a policy on labelled pictures; its name says which had a part in the fit.
+def read_archive(
+    archive: Path, classes: Sequence[ClassName], labels: ArchiveLabels, skip_bad: bool = False
+) -> Sequence[LabelledImage]:
+    """The labelled pictures of a folder or tar archive.
 
-    `model`: of a stored checkpoint, which knows the images of its training. `archive`: a folder or
-    tar archive. `of_fit`: digests of the images that the policy was fitted to. skip_bad, errors: as
-    in `read_local_images`; also DataError as `measure_policy`.
+    skip_bad, errors: as in `read_local_images`.
     """
     local = read_local_images(
         archive,
-        model.config.classes,
+        classes,
         LabelTable(renamed=dict(labels.labels)),
         outside=labels.outside,
         skip_bad=skip_bad,
@@ -793,9 +801,28 @@ def measure_archive(
         images = [replace(image, lesion=image.cluster_name) for image in images]
     if labels.table is not None:
         images = with_attributes(images, archive, labels.table)
+    return images
+
+
+def measure_archive(
+    model: EulerLoRA,
+    images: Sequence[LabelledImage],
+    labels: ArchiveLabels,
+    options: Options,
+    policy: Policy,
+    of_fit: Tensor,
+) -> PolicyMeasurement:
+    """The performance of a policy on an archive; its name says which had a part in the fit.
+
+    `model`: of a stored checkpoint, which knows the images of its training. `of_fit`: digests of
+    the images that the policy was fitted to.
+
+    Raises:
+        DataError: As `measure_policy`.
+    """
     scored = score_images(model, images, options, policy.target, labels.title, policy)
     assert model.folder is not None
-    title = named_with_seen(labels.title, model.folder, local.images, of_fit)
+    title = named_with_seen(labels.title, model.folder, images, of_fit)
     return measure_policy(scored, policy, title, labels.outside)
 
 
@@ -806,11 +833,12 @@ def evidence_of(
     data: str,
     measured: Sequence[PolicyMeasurement],
     in_training: int = 0,
+    far: Sequence[FarEvidence] = (),
 ) -> Evidence:
     """The evidence of a fitted policy.
 
     `data`: name of the images of the fit. `in_training`: those of them that the model was trained
-    on; a fit to such images establishes nothing.
+    on; a fit to such images establishes nothing. `far`: about `[unfamiliar]`.
     """
 
     def stated(threshold: ThresholdEvidence) -> ThresholdEvidence:
@@ -835,6 +863,7 @@ def evidence_of(
             urgent=stated(fit.urgent),
         ),
         measured=tuple(measurement.evidence for measurement in measured),
+        far=tuple(far),
     )
 
 

@@ -1,7 +1,7 @@
 """The triage policy: the suggested next step for an image, with reasons.
 
-The rules are those of `RULES`, in their order; the first one that applies decides. A value equal to
-its threshold counts as beyond it. A decision lists all reasons that apply. `dispositions` is the
+The rules are those of `_RULES`, in their order; the first one that applies decides. A value equal
+to its threshold counts as beyond it. A decision lists all reasons that apply. `dispositions` is the
 only implementation: of one image, of many (`eulerlora policy fit`), and with unknown reasons
 (`samples=auto`).
 
@@ -9,7 +9,7 @@ The summed probability of the target classes has two thresholds. Below `routine`
 reason to look at an image earlier: few of its lesions are there. From `urgent` on an image is
 urgent: a stated share of the lesions there are of the target. An image between them is referred. An
 unfamiliar image from `urgent` on is urgent too, because the score orders such images as well
-(docs/results/default-model.md).
+(docs/results/default-model.md), unless it is far from everything that the model knows.
 
 A policy is a TOML file; the classes below from `QualityRules` to `Policy` are its schema.
 """
@@ -47,20 +47,23 @@ from eulerlora_contract.settings import (
     Probability,
     Settings,
     first_error,
+    optional,
     toml_tables,
     validated,
 )
 
-RULES: Mapping[Disposition, tuple[Reason, ...]] = {
-    Disposition.URGENT: (Reason.TARGET_CLASSES,),
-    Disposition.UNFAMILIAR: (Reason.UNFAMILIAR,),
-    Disposition.RETAKE: (Reason.TOO_SMALL, Reason.TOO_DARK, Reason.TOO_BRIGHT, Reason.BLURRED),
-    Disposition.REFER: (
+POOR_QUALITY = (Reason.TOO_SMALL, Reason.TOO_DARK, Reason.TOO_BRIGHT, Reason.BLURRED)
+_RULES: Sequence[tuple[Disposition, tuple[Reason, ...]]] = (
+    (Disposition.UNFAMILIAR, (Reason.FAR,)),
+    (Disposition.URGENT, (Reason.TARGET_CLASSES,)),
+    (Disposition.UNFAMILIAR, (Reason.UNFAMILIAR,)),
+    (Disposition.RETAKE, POOR_QUALITY),
+    (Disposition.REFER, (
         Reason.TARGET_POSSIBLE, Reason.OUT_OF_DISTRIBUTION, Reason.OOD_UNKNOWN,
         Reason.HIGH_ENTROPY, Reason.TRAJECTORIES_DISAGREE, Reason.TRAJECTORIES_UNKNOWN,
-    ),
-}  # fmt: skip
-"""The first disposition with a reason that applies decides; without any, it is routine."""
+    )),
+)  # fmt: skip
+"""The first rule with a reason that applies decides; without any, an image is routine."""
 
 _Flags = Any
 """A bool, or an array with one for each image; NaN in place of one that is unknown."""
@@ -74,14 +77,15 @@ def dispositions(reasons: Mapping[Reason, _Flags]) -> dict[Disposition, _Flags]:
             not apply.
     """
     undecided: _Flags = True  # no earlier rule certainly applies
-    possible = {}
-    for disposition, causes in RULES.items():
+    possible: dict[Disposition, _Flags] = dict.fromkeys(Disposition, False)
+    for disposition, causes in _RULES:
         states = [reasons.get(cause, False) for cause in causes]
         may_apply = reduce(or_, (state != 0 for state in states))
         applies = reduce(or_, (state == 1 for state in states))
-        possible[disposition] = undecided & may_apply
+        possible[disposition] |= undecided & may_apply
         undecided &= applies ^ True  # `not`, also of an array
-    return {**possible, Disposition.ROUTINE: undecided}
+    possible[Disposition.ROUTINE] = undecided
+    return possible
 
 
 class Summary(Protocol):
@@ -98,6 +102,8 @@ class Summary(Protocol):
     def ood(self) -> _Flags | None: ...
     @property
     def unfamiliar(self) -> _Flags | None: ...
+    @property
+    def feature_distance(self) -> Any | None: ...
     @property
     def agreement(self) -> Any | None:
         """Negative if a trajectory has another label than their mean; None if that is unknown."""
@@ -129,6 +135,12 @@ class AnswerSummary:
         return self.prediction.unfamiliar
 
     @property
+    def feature_distance(self) -> float | None:
+        scores = self.prediction.ood_scores
+        score = None if scores is None else scores.feature_distance
+        return None if score is None else score.value
+
+    @property
     def agreement(self) -> float | None:
         """Unknown for several trajectories that the answer was not asked for."""
         labels = self.prediction.trajectory_labels
@@ -141,7 +153,7 @@ class AnswerSummary:
 
 
 def summary_reasons(summary: Summary) -> dict[Reason, _Flags]:
-    """The reasons that rest neither on the target probability nor on the entropy."""
+    """The reasons that rest on no threshold of a policy."""
     agreement = summary.agreement
     return {
         Reason.UNFAMILIAR: False if summary.unfamiliar is None else summary.unfamiliar,
@@ -164,6 +176,7 @@ class _RoundComparisons(Protocol):
     def unfamiliar(self) -> _Flags | None: ...
     def probability(self, classes: Sequence[int], threshold: float) -> _Flags: ...
     def entropy(self, threshold: float) -> _Flags: ...
+    def feature_distance(self, threshold: float) -> _Flags: ...
     def disagreement(self) -> _Flags: ...
 
 
@@ -223,6 +236,26 @@ class UncertaintyRules(Settings):
     """
 
     entropy_nats: Positive
+
+
+class UnfamiliarRules(Settings):
+    """When an unfamiliar image is never urgent: it is `far`.
+
+    Attributes:
+        far: Feature distance, at least.
+        ood: Whether the flag of the MSP makes it far too.
+    """
+
+    far: Positive
+    ood: bool
+
+    def is_far(self, unfamiliar: _Flags, beyond: _Flags, ood: _Flags) -> _Flags:
+        """1 if an image is far, else 0; NaN if an argument that matters is unknown.
+
+        `beyond`: whether the feature distance reaches `far`.
+        """
+        near = (1 - beyond) * (1 - ood) if self.ood else 1 - beyond
+        return unfamiliar * (1 - near)
 
 
 class ThresholdEvidence(Settings):
@@ -412,6 +445,25 @@ class MeasuredEvidence(Settings):
     urgent: UrgentEvidence | None = None
 
 
+class FarEvidence(Settings):
+    """The target lesions of a data set that `[unfamiliar]` concerns, by any of their images.
+
+    Attributes:
+        part: Whether `[unfamiliar]` was fitted to them or measured on them.
+        unit: What is counted in place of lesions, if the images have none that are known.
+        far: Lesions with a feature distance of at least `unfamiliar.far`.
+        ood: Lesions with an image at or above the urgent threshold that is unfamiliar and out of
+            distribution by its MSP: `unfamiliar.ood` takes its urgency, or would take it.
+    """
+
+    data: NonEmpty
+    part: Literal["fit", "measured"]
+    unit: Unit
+    lesions: PositiveInt
+    far: Count
+    ood: Count
+
+
 class Evidence(Settings):
     """What is known about the thresholds for one model and options, by `eulerlora policy fit`.
 
@@ -423,6 +475,7 @@ class Evidence(Settings):
             its answers.
         confidence: Of all bounds and intervals.
         measured: One for each data set besides that of the fit.
+        far: About `[unfamiliar]`, one for each part of a data set.
     """
 
     model: NonEmpty
@@ -431,6 +484,7 @@ class Evidence(Settings):
     options: Options
     fit: FitEvidence
     measured: tuple[MeasuredEvidence, ...] = ()
+    far: tuple[FarEvidence, ...] = optional(())
 
 
 @dataclass(frozen=True)
@@ -452,6 +506,7 @@ class Policy(Settings):
 
     Attributes:
         version: Raised with every change.
+        unfamiliar: None if an unfamiliar image can always be urgent.
         evidence: One for each precision, or other options, in which the service may answer; the
             options of the first one are the defaults of requests.
     """
@@ -461,6 +516,7 @@ class Policy(Settings):
     quality: QualityRules
     target: TargetRules
     uncertainty: UncertaintyRules
+    unfamiliar: UnfamiliarRules | None = optional(None)
     evidence: tuple[Evidence, ...] = ()
 
     def __hash__(self) -> int:
@@ -501,23 +557,33 @@ class Policy(Settings):
         flags = {reason: bool(flag) for reason, flag in summary_reasons(summary).items()}
         flags |= dict.fromkeys(self.quality_reasons(quality), True)
         target, entropy = float(self.target_probability(summary)), float(summary.entropy)
-        reasons = self.reasons(target, entropy, flags)
+        distance = None
+        if self.unfamiliar is not None and summary.feature_distance is not None:
+            distance = float(summary.feature_distance)
+        reasons = self.reasons(target, entropy, flags, distance)
         (disposition,) = (name for name, possible in dispositions(reasons).items() if possible)
         applying = tuple(reason for reason in Reason if reasons.get(reason))
         return Decision(disposition, applying, self.version, self.hash)
 
     def reasons(
-        self, target: Any, entropy: Any, flags: Mapping[Reason, _Flags]
+        self, target: Any, entropy: Any, flags: Mapping[Reason, _Flags], distance: Any | None
     ) -> dict[Reason, _Flags]:
         """Which reasons apply to an image, or to each of n images.
 
         Args:
             target: Summed probability of the target classes, a number or (n,).
             entropy: In nats, likewise.
-            flags: The reasons that rest on neither.
+            flags: By `summary_reasons`.
+            distance: Feature distance, likewise; None if it is unknown.
         """
+        far: dict[Reason, _Flags] = {}
+        if self.unfamiliar is not None and distance is not None:
+            beyond = distance >= self.unfamiliar.far
+            known = (flags[Reason.UNFAMILIAR], beyond, flags[Reason.OUT_OF_DISTRIBUTION])
+            far[Reason.FAR] = self.unfamiliar.is_far(*known)
         return {
             **flags,
+            **far,
             Reason.TARGET_CLASSES: target >= self.target.urgent,
             Reason.TARGET_POSSIBLE: (target >= self.target.routine) & (target < self.target.urgent),
             Reason.HIGH_ENTROPY: entropy >= self.uncertainty.entropy_nats,
@@ -552,6 +618,11 @@ class Policy(Settings):
                 reasons[Reason.OUT_OF_DISTRIBUTION] = round_of.ood
             if round_of.unfamiliar is not None:
                 reasons[Reason.UNFAMILIAR] = round_of.unfamiliar
+                if self.unfamiliar is not None:
+                    beyond = round_of.feature_distance(self.unfamiliar.far)
+                    ood = reasons.get(Reason.OUT_OF_DISTRIBUTION, 0)
+                    far = self.unfamiliar.is_far(round_of.unfamiliar, beyond, ood)
+                    reasons[Reason.FAR] = far
             return sum(dispositions(reasons).values()) == 1
 
         return settled

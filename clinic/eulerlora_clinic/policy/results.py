@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from eulerlora_clinic.policy.policy import (
-    RULES,
+    POOR_QUALITY,
     AnswerSummary,
     Decision,
     Evidence,
@@ -92,6 +92,10 @@ REASONS: Mapping[Reason, str] = {
     Reason.UNFAMILIAR: (
         "The image is unfamiliar to the model: its features are far from those of the training "
         "images."
+    ),
+    Reason.FAR: (
+        'It is so far from all that the model knows that its probability of "{target}" does not '
+        "make it urgent."
     ),
     Reason.OUT_OF_DISTRIBUTION: (
         "The highest class probability (MSP) is as low as for images unlike the training images."
@@ -195,7 +199,7 @@ def _pathway(decision: Decision) -> str:
     sentences = [PATHWAYS[disposition]]
     if disposition is Disposition.URGENT and Reason.UNFAMILIAR in reasons:
         sentences.append(_UNKNOWN_FIGURES)
-    is_poor = any(reason in reasons for reason in RULES[Disposition.RETAKE])
+    is_poor = any(reason in reasons for reason in POOR_QUALITY)
     if is_poor and disposition is not Disposition.RETAKE:
         sentences.append(_POOR)
     return " ".join(sentences)

@@ -494,7 +494,8 @@ def test_groups_are_measured_like_the_whole() -> None:
     parts = {
         name: measured(replace(images, **{
             field.name: getattr(images, field.name)[chosen]
-            for field in fields(images) if field.name not in ("units", "flags", "attributes")
+            for field in fields(images)
+            if field.name not in ("units", "flags", "distance", "attributes")
         }, units=images.units.of_images(chosen),
            flags={reason: flags[chosen] for reason, flags in images.flags.items()}))
         for name, chosen in {

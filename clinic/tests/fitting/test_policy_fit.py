@@ -1,5 +1,6 @@
 """`eulerlora policy fit` on the command line: the policy that it writes, its output, its errors."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,44 @@ def test_archives_are_measured_after_the_test_part(
     assert (test.others.lesions, clinic.others.lesions) == (13, 8)
 
 
+def test_far_is_fitted_to_calibration_lesions_and_half_of_an_archive_and_dropped_without_one(
+    data: Path, policy: Path, tmp_path: Path, site_source: Path
+) -> None:
+    checkpoint = tmp_path / "tiny"
+    shutil.copytree(site_source, checkpoint)
+    labels = tmp_path / "clinic.toml"
+    labels.write_text('title = "Clinic"\n[labels]\nmel = "mel"\nnv = "nv"\nbkl = "bkl"\n')
+    archive = f"{labels}={data / 'images' / 'test'}"
+    options = ("--precision", "float32", "--far", archive, "--archive", archive)
+    printed = fit(checkpoint, data, policy, *options)
+    fitted = read_policy(policy)
+    (evidence,) = fitted.evidence
+    assert fitted.unfamiliar is not None
+    calibration, first, second = evidence.far
+    assert [(one.part, one.lesions) for one in evidence.far] == [
+        ("fit", 12), ("fit", 3), ("measured", 3)
+    ]  # fmt: skip
+    assert (first.data, second.data) == ("Clinic", "Clinic")
+    assert (calibration.far, first.far) == (0, 0)  # one of 200 may be far
+    assert fitted.unfamiliar.ood is (calibration.ood + first.ood == 0)
+    assert f"far = {fitted.unfamiliar.far:g}" in printed
+    assert f"| Clinic, lesions, measured | 3 | {second.far} | {second.ood} |" in printed
+    assert "3 " in evidence.measured[1].data.removeprefix("Clinic")  # had a part in the fit
+    with (policy).open("a") as file:
+        file.write("# the end\n")
+    fit(checkpoint, data, policy, "--precision", "float32")
+    again = read_policy(policy)
+    assert (again.unfamiliar, again.evidence[0].far) == (None, ())
+
+
+def test_far_needs_feature_statistics(checkpoint: Path, data: Path, policy: Path) -> None:
+    archive = f"ph2={data / 'images' / 'test'}"
+    text = policy.read_text()
+    done = run("policy", "fit", checkpoint, "--data", data, "--policy", policy, "--far", archive)
+    assert done.status == 1
+    assert policy.read_text() == text
+
+
 def test_thresholds_have_evidence_in_each_precision_that_the_service_may_choose(
     data: Path, policy: Path, tmp_path: Path
 ) -> None:
@@ -147,11 +186,10 @@ def test_thresholds_have_evidence_in_each_precision_that_the_service_may_choose(
     assert single.options.precision == "bfloat16"
 
 
+@pytest.mark.parametrize("option", ["--archive", "--far"])
 @pytest.mark.parametrize("archive", ["ph2", "ph2=absent"])
 def test_a_wrong_archive_is_refused_before_any_work(
-    checkpoint: Path, data: Path, policy: Path, archive: str
+    checkpoint: Path, data: Path, policy: Path, option: str, archive: str
 ) -> None:
-    done = run(
-        "policy", "fit", checkpoint, "--data", data, "--policy", policy, "--archive", archive
-    )
-    assert (done.status, "--archive" in done.err) == (2, True)
+    done = run("policy", "fit", checkpoint, "--data", data, "--policy", policy, option, archive)
+    assert (done.status, option in done.err) == (2, True)

@@ -17,6 +17,7 @@ import pytest
 from eulerlora_clinic.policy.policy import (
     AnswerSummary,
     Evidence,
+    Policy,
     PolicyError,
     default_policy,
     default_policy_text,
@@ -55,6 +56,10 @@ urgent = 0.5
 entropy_nats = 1.5
 """
 POLICY = parse_policy(TEXT, "test")
+FAR_POLICIES = {
+    ood: parse_policy(f"{TEXT}[unfamiliar]\nfar = 40.0\nood = {str(ood).lower()}\n", "test")
+    for ood in (False, True)
+}
 
 BAD_QUALITIES = {
     "too_small": {"height": 100},
@@ -74,8 +79,8 @@ TRAJECTORIES: dict[str, dict[str, Any]] = {
     "single": {"trajectories": 1, "trajectory_labels": ()},
 }
 UNKNOWN = (
-    Reason.UNFAMILIAR, Reason.BLURRED, Reason.TARGET_CLASSES, Reason.OUT_OF_DISTRIBUTION,
-    Reason.TRAJECTORIES_DISAGREE,
+    Reason.FAR, Reason.UNFAMILIAR, Reason.BLURRED, Reason.TARGET_CLASSES,
+    Reason.OUT_OF_DISTRIBUTION, Reason.TRAJECTORIES_DISAGREE,
 )  # fmt: skip
 
 
@@ -87,8 +92,21 @@ class Case:
     unfamiliar: bool | None
     ood: bool | None
     target: str
-    entropy: str
-    trajectories: str
+    entropy: str = "below"
+    trajectories: str = "agree"
+    distance: float | None = None
+    ood_is_far: bool | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """Without `[unfamiliar]` unless the case says what `ood` is."""
+        return POLICY if self.ood_is_far is None else FAR_POLICIES[self.ood_is_far]
+
+    @property
+    def is_far(self) -> bool:
+        if self.ood_is_far is None or self.distance is None or not self.unfamiliar:
+            return False
+        return self.distance >= 40 or (self.ood_is_far and self.ood is True)
 
     @property
     def quality(self) -> ImageQuality:
@@ -100,17 +118,22 @@ class Case:
     @property
     def prediction(self) -> Prediction:
         mel, bcc = MALIGNANT[self.target]
+        none = {"value": 0.0, "threshold": None, "flagged": None}
+        distance = None if self.distance is None else none | {"value": self.distance}
         return make_prediction(
             probabilities={"nv": 1 - mel - bcc, "bkl": 0.0, "mel": mel, "bcc": bcc},
             entropy=ENTROPIES[self.entropy],
             ood=self.ood,
             unfamiliar=self.unfamiliar,
+            ood_scores={"msp": none, "energy": none, "feature_distance": distance},
             **TRAJECTORIES[self.trajectories],
         )
 
     @property
     def expected(self) -> str:
         """The disposition by the ordered rules."""
+        if self.is_far:
+            return "unfamiliar"
         if self.target in ("urgent", "above"):
             return "urgent"
         if self.unfamiliar:
@@ -127,6 +150,7 @@ class Case:
     def expected_reasons(self) -> list[str]:
         reasons = list(self.bad)
         reasons += ["unfamiliar"] if self.unfamiliar else []
+        reasons += ["far"] if self.is_far else []
         reasons += {True: ["out_of_distribution"], None: ["ood_unknown"], False: []}[self.ood]
         reasons += {
             "urgent": ["target_classes"], "above": ["target_classes"],
@@ -148,12 +172,17 @@ def cases() -> Iterator[Case]:
         flags = (False, True, None)
         for rest in product(flags, flags, MALIGNANT, ENTROPIES, TRAJECTORIES):
             yield Case(bad, *rest)
+    for bad in ((), ("blurred",)):
+        for *rest, distance, ood in product(
+            flags, flags, MALIGNANT, (None, 39.99, 40.0, 41.0), FAR_POLICIES
+        ):
+            yield Case(bad, *rest, distance=distance, ood_is_far=ood)
 
 
 def test_every_combination_has_the_disposition_and_reasons_of_the_table() -> None:
     seen = set()
     for case in cases():
-        decision = POLICY.decide(AnswerSummary(case.prediction), case.quality)
+        decision = case.policy.decide(AnswerSummary(case.prediction), case.quality)
         assert decision.disposition == case.expected, case
         assert list(decision.reasons) == case.expected_reasons, case
         assert (decision.reasons == ()) == (decision.disposition == "routine"), case
@@ -217,7 +246,12 @@ def test_the_hash_depends_only_on_the_content() -> None:
     assert POLICY.hash == "sha256:" + hashlib.sha256(content.encode()).hexdigest()
     again = parse_policy("# said otherwise\n\n" + TEXT.replace(" = ", "="), "again")
     assert again.hash == POLICY.hash
-    for changes in ({"version": again.version + 1}, {"evidence": default_policy().evidence}):
+    for changes in (
+        {"version": again.version + 1},
+        {"evidence": default_policy().evidence},
+        {"unfamiliar": FAR_POLICIES[True].unfamiliar},
+        {"unfamiliar": FAR_POLICIES[False].unfamiliar},
+    ):
         assert again.model_copy(update=changes).hash != POLICY.hash
 
 
@@ -242,6 +276,13 @@ def test_the_hash_depends_only_on_the_content() -> None:
         ('["mel", "bcc"]', '["mel", "mel"]', "expected unique classes"),
         ("entropy_nats = 1.5", "entropy_nats = 0", r"uncertainty\.entropy_nats"),
         ("[uncertainty]", "[more]\nx = 1\n[uncertainty]", "more"),
+        ("[uncertainty]", "[unfamiliar]\nood = true\n[uncertainty]", r"unfamiliar\.far"),
+        ("[uncertainty]", "[unfamiliar]\nfar = 40.0\n[uncertainty]", r"unfamiliar\.ood"),
+        (
+            "[uncertainty]",
+            "[unfamiliar]\nfar = 0.0\nood = true\n[uncertainty]",
+            r"unfamiliar\.far",
+        ),
         ("[quality]", "[quality", "line 3"),
     ],
 )

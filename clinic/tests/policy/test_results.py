@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
+from clinic.tests.triage_rows import UNFAMILIAR
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, stored_revision
 from eulerlora_clinic.policy.policy import (
     AnswerSummary,
     Decision,
     Policy,
+    UnfamiliarRules,
     default_policy,
     dispositions,
 )
 from eulerlora_clinic.policy.results import (
     NOT_MEASURED,
+    REASONS,
     Performance,
     card_section,
     not_established,
@@ -162,6 +165,16 @@ HIDDEN = {
     "label", "probabilities", "entropy", "expected_entropy", "mutual_information", "msp",
     "prediction_set", "trajectory_probabilities", "variance",
 }  # fmt: skip
+
+
+def test_people_read_why_a_far_image_is_not_urgent() -> None:
+    prediction = make_prediction({"nv": 0.1, "mel": 0.9, "bcc": 0.0, "akiec": 0.0}, **UNFAMILIAR)
+    rules = default_policy().model_copy(update={"unfamiliar": UnfamiliarRules(far=36, ood=False)})
+    result = triage_result(prediction, GOOD, decide(rules, prediction), rules, {})
+    assert result.disposition is Disposition.UNFAMILIAR
+    words = {reason.code: reason.words for reason in result.shown.reasons}
+    assert list(words) == [Reason.UNFAMILIAR, Reason.FAR, Reason.TARGET_CLASSES]
+    assert words[Reason.FAR] == REASONS[Reason.FAR].format(target=rules.target.name)
 
 
 @pytest.mark.parametrize("flag", [True, False, None])

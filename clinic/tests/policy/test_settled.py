@@ -1,20 +1,26 @@
 """When the disposition of a policy is settled in a round of `samples=auto`."""
 
+from dataclasses import replace
+
+import pytest
+import torch
+
 from eulerlora.answer import Predictions
 from eulerlora.sampling.adaptive import StoppingRule
+from eulerlora.scores.ood_scores import FlaggedScore
 from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_contract.answers import Reason
 from tests.eulerlora.sampling.test_adaptive import ROWS, SUMMARY, ends, log_odds, trajectories_of
 
 
 def policy_of(**changes: object) -> Policy:
-    """A policy whose thresholds no answer of these tests is near, changed."""
+    """A policy whose thresholds no answer of these tests is near, with other tables or keys."""
     values = default_policy().model_dump()
     values["target"] |= {"classes": ("b", "c"), "critical": {"name": "c", "classes": ("c",)}}
     values["target"] |= {"routine": 0.998, "urgent": 0.999}
     values["uncertainty"]["entropy_nats"] = 5.0
     for key, change in changes.items():
-        values[key] |= change
+        values[key] = values.get(key, {}) | change
     return Policy.model_validate(values)
 
 
@@ -45,3 +51,18 @@ def test_trajectories_that_agree_need_a_margin() -> None:
     rule = StoppingRule(msp=0.01, settled=policy_of().settled(("a", "b", "c")))
     assert ends(agreeing, rule, samples=1, agreement=0.69)
     assert not ends(agreeing, rule, samples=1, agreement=0.70)
+
+
+@pytest.mark.parametrize(("urgent", "needed"), [(0.4, True), (0.6, False)])
+def test_a_distance_near_far_matters_only_if_the_image_could_be_urgent(
+    urgent: float, needed: bool
+) -> None:
+    distance = FlaggedScore(torch.tensor([30.0]), 20.0, torch.tensor([True]))
+    summary = replace(SUMMARY, ood_scores={**SUMMARY.ood_scores, "feature_distance": distance})
+    for far in (29.0, 31.0):
+        rules = {"far": far, "ood": False}
+        policy = policy_of(target={"routine": 0.1, "urgent": urgent}, unfamiliar=rules)
+        settled = policy.settled(("a", "b", "c"))
+        rule = StoppingRule(msp=0.6, feature_distance=20.0, settled=settled)
+        assert ends(summary, rule, feature_distance=0.9)
+        assert ends(summary, rule, feature_distance=1.1) is not needed

@@ -18,7 +18,7 @@ from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_clinic.audit.log import AuditLog
-from eulerlora_clinic.policy.policy import Policy, default_policy, policy_of
+from eulerlora_clinic.policy.policy import Policy, UnfamiliarRules, default_policy, policy_of
 from eulerlora_clinic.policy.results import REASONS, TITLES, WARNING, decided
 from eulerlora_contract.answers import PolicyDescription, Reason, TriageResult
 from eulerlora_contract.checkpoints import ClassName, ScoreThreshold
@@ -58,10 +58,12 @@ def five_classes(checkpoint) -> EulerLoRA:
     return EulerLoRA(checkpoint, torch.device("cpu"))
 
 
-def with_distance_threshold(checkpoint: Checkpoint, threshold: float) -> EulerLoRA:
-    """A model that flags a larger feature distance in mode det."""
+def with_distance_threshold(
+    checkpoint: Checkpoint, threshold: float, msp: float = THRESHOLDS[0].msp
+) -> EulerLoRA:
+    """A model that flags a larger feature distance, and a lower MSP, in mode det."""
     limit = ScoreThreshold(threshold=threshold, kept=0.95, upper_quartile=threshold)
-    det = THRESHOLDS[0].model_copy(update={"feature_distance": limit})
+    det = THRESHOLDS[0].model_copy(update={"feature_distance": limit, "msp": msp})
     config = checkpoint.config.model_copy(update={"thresholds": (det,)})
     return EulerLoRA(replace(checkpoint, config=config), torch.device("cpu"))
 
@@ -236,6 +238,34 @@ def test_an_unfamiliar_image_is_urgent_from_the_urgent_threshold_on(
     assert "retake" not in body["pathway"]
     assert "retake" in poor["pathway"]
     assert "too_dark" in {each["code"] for each in poor["reasons"]}
+
+
+@pytest.mark.parametrize(
+    ("far", "ood", "msp", "disposition"),
+    [
+        (1e-6, False, 0.0, "unfamiliar"),
+        (1e6, False, 1.0, "urgent"),
+        (1e6, True, 1.0, "unfamiliar"),  # below its threshold of the MSP
+        (1e6, True, 0.0, "urgent"),
+    ],
+)
+def test_a_far_image_is_never_urgent(
+    checkpoint, png, far: float, ood: bool, msp: float, disposition: str
+) -> None:
+    model = with_distance_threshold(checkpoint, 0.0, msp)
+    rules = policy(1e-9).model_copy(update={"unfamiliar": UnfamiliarRules(far=far, ood=ood)})
+    query = "/triage?mode=det&detail=trajectories"
+    with TestClient(app_of(model, rules)) as client:
+        answer = client.post(query, content=png, headers=HEADERS).json()
+        described = client.get("/triage/policy").json()["policy"]
+    assert answer["prediction"]["ood"] is (msp == 1)
+    assert answer["disposition"] == disposition
+    codes = {each["code"] for each in answer["reasons"]}
+    assert codes >= {"unfamiliar", "target_classes"}
+    assert ("far" in codes) is (disposition == "unfamiliar")
+    assert described["unfamiliar"] == {"far": far, "ood": ood}
+    result = TriageResult.model_validate(answer)
+    assert decided(result, rules).reasons == result.reasons
 
 
 def fitted(model: EulerLoRA, mode: str, samples: int) -> Policy:

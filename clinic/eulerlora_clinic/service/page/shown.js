@@ -2,7 +2,7 @@
 
 /** The reasons for a bad image. */
 export const QUALITY_FAULTS = ["too_small", "too_dark", "too_bright", "blurred"];
-const WITHOUT_FIGURES = ["unfamiliar", "target_classes", ...QUALITY_FAULTS];
+const WITHOUT_FIGURES = ["unfamiliar", "far", "target_classes", ...QUALITY_FAULTS];
 
 /** What a person sees of a result: of an unfamiliar image no label, probability or entropy, and of
  * the reasons that rest on them only the one that makes it urgent. figures: the prediction. `figures` and `target` are
