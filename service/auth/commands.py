@@ -1,5 +1,6 @@
 """The commands `eulerlora keys new`, `eulerlora keys retire` and `eulerlora keys list`."""
 
+import shlex
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,22 +42,28 @@ def _new_command(name: str, path: Path, requests_per_minute: int | None) -> None
 
     A client can have two keys. Retire the older one as soon as the newer one is in use.
     """
+    from eulerlora_contract.errors import SettingsError  # noqa: PLC0415
     from eulerlora_contract.settings import validated  # noqa: PLC0415
     from service.auth.keys import (  # noqa: PLC0415
+        MAX_KEYS,
         Client,
         key_hash,
         new_key,
         updated_clients,
     )
 
-    key = new_key()
-    digest, now = key_hash(key.encode()).hex(), datetime.now(UTC).replace(microsecond=0)
+    key, now = new_key(), datetime.now(UTC).replace(microsecond=0)
+    stored = {"sha256": key_hash(key.encode()).hex(), "created": now}
     with updated_clients(path) as clients:
+        client = validated(Client, {"client": name, "keys": [stored]})
         if name in clients:
-            client = clients[name].with_key(digest, now)
-        else:
-            first = {"sha256": digest, "created": now}
-            client = validated(Client, {"client": name, "keys": [first]})
+            known = clients[name]
+            if len(known.keys) == MAX_KEYS:
+                raise SettingsError(
+                    f"{name} already has the maximum of {MAX_KEYS} active keys; retire one first: "
+                    f"eulerlora keys retire {name} --file {shlex.quote(str(path))}"
+                )
+            client = known.model_copy(update={"keys": (*known.keys, *client.keys)})
         if requests_per_minute is not None:
             client = client.model_copy(update={"requests_per_minute": requests_per_minute})
         clients[name] = client
@@ -73,7 +80,8 @@ def _new_command(name: str, path: Path, requests_per_minute: int | None) -> None
 )
 @click.argument("name")
 @_file_option
-def _retire_command(name: str, path: Path) -> None:
+@click.option("--newer", is_flag=True, help="Of two keys, retire the newer one.")
+def _retire_command(name: str, path: Path, newer: bool) -> None:
     """Retire the older key of a client; remove the client with its last key."""
     from eulerlora_contract.errors import SettingsError  # noqa: PLC0415
     from service.auth.keys import updated_clients  # noqa: PLC0415
@@ -82,8 +90,11 @@ def _retire_command(name: str, path: Path) -> None:
         if name not in clients:
             raise SettingsError(f"{path}: contains no client {name}")
         client = clients[name]
-        retired = min(client.keys, key=lambda key: key.created)
-        remaining = tuple(key for key in client.keys if key != retired)
+        if newer and len(client.keys) == 1:
+            raise SettingsError(f"{path}: expected two keys of {name} with --newer, got one")
+        keys = sorted(client.keys, key=lambda key: key.created)
+        retired = keys.pop(-1 if newer else 0)
+        remaining = tuple(keys)
         if remaining:
             clients[name] = client.model_copy(update={"keys": remaining})
         else:

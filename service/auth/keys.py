@@ -23,7 +23,6 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +32,7 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.output_files import atomic_write, lock
 from eulerlora_contract.settings import PositiveInt, Settings, Sha256, validated
 
-_MAX_KEYS = 2  # the old and the new key during rotation
+MAX_KEYS = 2  # the old and the new key during rotation
 _PRIVATE = 0o600
 logger = logging.getLogger(__name__)
 _KEY_PREFIX = "elk_"
@@ -60,22 +59,8 @@ class Client(Settings):
     """
 
     client: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=_MAX_KEYS)]
+    keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=MAX_KEYS)]
     requests_per_minute: Annotated[PositiveInt, Field(strict=True)] | None = None
-
-    def with_key(self, sha256: str, created: datetime) -> "Client":
-        """The client with one more key.
-
-        Raises:
-            SettingsError: For more than two keys.
-        """
-        if len(self.keys) == _MAX_KEYS:
-            raise SettingsError(
-                f"{self.client} already has the maximum of {_MAX_KEYS} active keys; "
-                f"retire the older one first: eulerlora keys retire {self.client}"
-            )
-        keys = (*self.keys, ActiveKey(sha256=sha256, created=created))
-        return self.model_copy(update={"keys": keys})
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:
