@@ -168,6 +168,8 @@ def _log1p_exp(log: float) -> float:
 
 
 _LOG_START = b'{"format":'
+PROBABILITY_COLUMN = "p_"
+"""Begins the name of a column of `eulerlora triage --csv`; a class of the model follows."""
 _SHOWN_COLUMNS = 10
 
 
@@ -184,6 +186,8 @@ class Outcome:
         names_lesion: False if the data do not say which lesion the image shows.
         decided_with: Images of a lesion with the same value got one disposition together.
         policy_hash: Of the policy that decided, "" if not known.
+        place: The request id, with the index of a batch; or file and line.
+        classes: Of the model; none if the file does not name them.
     """
 
     disposition: Disposition | None
@@ -192,6 +196,8 @@ class Outcome:
     lesion: str
     decided_with: str
     policy_hash: str
+    place: str
+    classes: frozenset[str]
     names_lesion: bool = True
 
 
@@ -199,9 +205,9 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     """Reads the rows of a CSV file in their order, which must be that of time.
 
     The columns `disposition`, `reasons` and, optionally, `policy_hash` are those of `eulerlora
-    triage --csv`; `confirmed` names that with the confirmed class. A row without a value in the
-    column `lesion` is a lesion of its own. Rows of a lesion with the same `lesion_disposition` got
-    it together.
+    triage --csv`, as are `request_id` and the probabilities of the classes; `confirmed` names that
+    with the confirmed class. A row without a value in the column `lesion` is a lesion of its own.
+    Rows of a lesion with the same `lesion_disposition` got it together.
 
     Raises:
         OutcomesError: For a file that cannot be read, or without these columns or rows.
@@ -219,7 +225,14 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
                 raise OutcomesError(
                     f"{path}: expected the {noun} {', '.join(missing)}, got {shown}"
                 )
-            outcomes = [_outcome(row, f"{path}, line {rows.line_num}", confirmed) for row in rows]
+            classes = frozenset(
+                name.removeprefix(PROBABILITY_COLUMN)
+                for name in columns
+                if name.startswith(PROBABILITY_COLUMN)
+            )
+            outcomes = [
+                _outcome(row, f"{path}, line {rows.line_num}", confirmed, classes) for row in rows
+            ]
     except csv.Error as error:
         raise OutcomesError(f"{path}: expected CSV ({error})") from error
     except OSError as error:
@@ -345,6 +358,8 @@ def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
             lesion=lesions[answer["image"]],
             decided_with=answer["lesion"] or answer["mac"],
             policy_hash=triage["policy_hash"],
+            place=answer["item_id"] or answer["request_id"],
+            classes=frozenset(answer["probabilities"]),
         )
         logged.append(LoggedAnswer(decided, outcome))
     return logged
@@ -374,8 +389,10 @@ def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) 
         )
 
 
-def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
-    """`place`, the file and the line, stands for a missing lesion.
+def _outcome(
+    row: dict[str, str], place: str, confirmed: str, classes: frozenset[str]
+) -> Outcome:
+    """`place`, the file and the line, stands for a missing lesion or request id.
 
     Raises:
         OutcomesError: With `place`, for an unknown disposition.
@@ -395,6 +412,8 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
         lesion=lesion,
         decided_with=f"{lesion} {together}" if together else place,
         policy_hash=_cell(row, "policy_hash"),
+        place=_cell(row, "request_id") or place,
+        classes=classes,
         names_lesion=bool(named),
     )
 
@@ -402,9 +421,6 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
 def _cell(row: dict[str, str], column: str) -> str:
     """A short row and a missing column have none."""
     return (row.get(column) or "").strip()
-
-
-_SHOWN_CLASSES = 10
 
 
 class LesionOutcome(IntEnum):
@@ -453,13 +469,17 @@ class OutcomeSummary:
         alarm_at: Number of the assessed lesion at which the hypothesis was rejected; None if it was
             not.
         unit: "picture" if the data name no lesions, so that every picture counts.
+        others: Lesions by another confirmed class.
+        unknown: Those of `others` that are no classes of the model, if the file names these.
     """
 
     counts: Counter[LesionOutcome]
     lower: float
     upper: float
     alarm_at: int | None
-    unit: Unit = "lesion"
+    unit: Unit
+    others: Counter[str]
+    unknown: Counter[str]
 
     @property
     def assessed(self) -> int:
@@ -471,13 +491,12 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
     """Summarises the target lesions, in the order of their first images.
 
     Raises:
-        OutcomesError: If no lesion was confirmed as the target, or one as several classes.
+        OutcomesError: If a lesion was confirmed as several classes.
     """
     results = _target_lesions(outcomes, promise.classes)
-    if not results:
-        names = sorted({row.confirmed for row in outcomes} - {""})
-        shown = printable(", ".join(names[:_SHOWN_CLASSES])) or "no confirmed class"
-        raise OutcomesError(f"expected a lesion confirmed as {promise.title}, got {shown}")
+    confirmed = dict.fromkeys((row.lesion, row.confirmed) for row in outcomes if row.confirmed)
+    others = Counter(name for _, name in confirmed if name not in promise.classes)
+    classes = frozenset[str]().union(*(row.classes for row in outcomes)) or others.keys()
     missed = [
         result is LesionOutcome.MISSED
         for result in results
@@ -494,7 +513,9 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
         lower=sequential_lower_bound(sum(missed), len(missed), promise.confidence),
         upper=sequential_upper_bound(sum(missed), len(missed), promise.confidence),
         alarm_at=next(alarms, None),
-        unit="lesion" if any(row.names_lesion for row in outcomes) else "picture",
+        unit="picture" if outcomes and not any(row.names_lesion for row in outcomes) else "lesion",
+        others=others,
+        unknown=Counter({name: count for name, count in others.items() if name not in classes}),
     )
 
 
@@ -511,13 +532,16 @@ def _target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> lis
         lesions.setdefault(row.lesion, {}).setdefault(row.decided_with, []).append(row)
     results = []
     for lesion, groups in lesions.items():
-        classes = {image.confirmed for image in chain(*groups.values())} - {""}
+        classes: dict[str, list[str]] = {}
+        for image in chain(*groups.values()):
+            if image.confirmed:
+                classes.setdefault(image.confirmed, []).append(image.place)
         if len(classes) > 1:
-            shown = printable(
-                f"lesion {lesion}: expected one class, got {', '.join(sorted(classes))}"
+            got = (f"{name} in {', '.join(classes[name])}" for name in sorted(classes))
+            raise OutcomesError(
+                printable(f"lesion {lesion}: expected one class, got {'; '.join(got)}")
             )
-            raise OutcomesError(shown)
-        if classes & set(target):
+        if classes.keys() & set(target):
             results.append(min(map(_group_outcome, groups.values())))
     return results
 

@@ -108,9 +108,12 @@ def test_a_lesion_counts_once_with_all_its_images(tmp_path: Path) -> None:
 
 
 def test_a_lesion_with_two_classes_is_an_error(tmp_path: Path) -> None:
-    rows = [image("urgent", "mel", "a\n1"), image("urgent", "nv", "a\n1")]
+    rows = [image("urgent", name, "a\n1") for name in ("mel", "nv", "mel", "")]
     line = refusal("monitor", written(tmp_path, *rows))
-    assert r"a\n1: expected one class, got mel, nv" in line
+    path = tmp_path / "o.csv"
+    assert rf"a\n1: expected one class, got mel in {path}, line " in line
+    sent = [row | {"request_id": f"r{number}"} for number, row in enumerate(rows)]
+    assert "got mel in r0, r2; nv in r1" in refusal("monitor", written(tmp_path, *sent))
 
 
 def test_the_alarm_is_set_when_the_lower_bound_exceeds_the_tolerated_share(tmp_path: Path) -> None:
@@ -133,11 +136,28 @@ def test_few_misses_give_no_alarm_and_lesions_without_images_do_not_count(tmp_pa
     assert f"miss rate: {1 / 122:.4f}, at least " in done.out
 
 
-def test_a_target_that_no_lesion_has_is_an_error_that_lists_the_classes(tmp_path: Path) -> None:
-    rows = image("urgent", "nv", "1"), image("urgent", "akiec", "2")
-    assert "confirmed as mel, got akiec, nv" in refusal("monitor", written(tmp_path, *rows))
-    line = refusal("monitor", written(tmp_path, image("urgent", "")))
-    assert "no confirmed class" in line
+def test_without_a_lesion_to_test_the_work_is_done(tmp_path: Path) -> None:
+    rows = image("urgent", "nv", "1"), image("urgent", "akiec", "2"), image("urgent", "", "3")
+    for path in (written(tmp_path, *rows), written(tmp_path, image("retake"))):
+        done = succeed("monitor", path)
+        assert "verdict: no alarm: there is nothing to test yet" in done.out
+
+
+@pytest.mark.parametrize("names_classes", [True, False])
+def test_diagnoses_that_do_not_count_are_counted_by_name(
+    tmp_path: Path, names_classes: bool
+) -> None:
+    """Those that are no classes of the model are told apart if the file has their columns."""
+    probabilities = {"p_mel": "0.1", "p_nv": "0.9"} if names_classes else {}
+    found = {"1": ("mel", "mel"), "2": ("nv", "nv"), "3": ("Melanom", ""), "4": ("a\n", "")}
+    rows = [
+        image("urgent", name, lesion) | probabilities
+        for lesion, names in found.items()
+        for name in names
+    ]
+    lines = succeed("monitor", written(tmp_path, *rows)).out.splitlines()
+    expected = ["1 (nv 1)", "2 (Melanom 1, a 1)"] if names_classes else ["3 (nv 1, Melanom 1, a 1)"]
+    assert [line.rpartition(": ")[2] for line in lines if "do not count" in line] == expected
 
 
 def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from eulerlora_clinic.monitoring import LoggedAnswer, Outcome, OutcomeSummary, Promise
     from eulerlora_clinic.policy.policy import Policy
 
+_SHOWN_CLASSES = 10
+
 
 @click.group("policy", cls=Program, entry_group="eulerlora.policy_commands")
 def policy_command() -> None:
@@ -148,7 +150,7 @@ def monitor_command(
     of `eulerlora decide`. A lesion is missed if one of its dispositions is not urgent, unfamiliar,
     or referred by the target probability; images that were sent as one lesion have one disposition,
     that of the most urgent. The test may be repeated whenever the files grow. The exit
-    status is 1 after an alarm.
+    status is 1 after an alarm; without a lesion to test it is 0.
     """
     from eulerlora_clinic.monitoring import outcome_summary  # noqa: PLC0415
     from eulerlora_clinic.policy.policy import default_policy, read_policy  # noqa: PLC0415
@@ -239,8 +241,17 @@ def _report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
     from eulerlora_clinic.monitoring import LesionOutcome  # noqa: PLC0415 - fast --help
 
     counts = summary.counts
+    known = summary.others - summary.unknown
+    others = {
+        f"{summary.unit}s confirmed as other classes, which do not count": known,
+        "note: diagnoses that are no classes of the model, which do not count without --target": (
+            summary.unknown
+        ),
+    }
     if summary.alarm_at is not None:
         verdict = f"ALARM: more than {promise.tolerated:.3g} are missed"
+    elif not summary.assessed:
+        verdict = "no alarm: there is nothing to test yet"
     elif summary.upper <= promise.tolerated:
         verdict = f"no alarm: at most {promise.tolerated:.3g} is established"
     else:
@@ -257,4 +268,12 @@ def _report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
         f"{summary.lower:.4f} and at most {summary.upper:.4f}, each with a confidence of "
         f"{promise.confidence:g} at all times",
         f"verdict: {verdict}",
+        *(f"{title}: {_listed(counted)}" for title, counted in others.items() if counted),
     ]
+
+
+def _listed(counts: Counter[str]) -> str:
+    """The total and the most frequent classes; they are a user's text."""
+    shown = ", ".join(f"{name} {count}" for name, count in counts.most_common(_SHOWN_CLASSES))
+    more = len(counts) - _SHOWN_CLASSES
+    return printable(f"{counts.total()} ({shown}{f', and {more} more' if more > 0 else ''})")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from eulerlora_clinic.monitoring import PROBABILITY_COLUMN
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.report.ranking import TriageRow, with_lesions
 from eulerlora_contract.answers import Prediction, TriageResult, shown_fields
@@ -98,7 +99,6 @@ _COLUMNS = (
 )  # fmt: skip
 """Columns of the CSV; the probabilities of the classes follow."""
 
-_PROBABILITY = "p_"  # of a class, whose name follows
 _BATCH_FIELDS = {"index", "item_id"}
 
 
@@ -108,7 +108,7 @@ def _write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
     On a terminal, the names of files are escaped like all other text.
     """
     classes = dict.fromkeys(
-        f"{_PROBABILITY}{name}"
+        f"{PROBABILITY_COLUMN}{name}"
         for row in rows
         if row.result
         for name in row.result.prediction.classes
@@ -185,7 +185,7 @@ def _prediction_cells(prediction: Prediction) -> dict[str, object]:
         cells["prediction_set_coverage"] = included.coverage
     cells["warnings"] = _joined(warning.message for warning in prediction.warnings)
     probabilities = shown.get("probabilities", {})
-    return cells | {f"{_PROBABILITY}{name}": value for name, value in probabilities.items()}
+    return cells | {f"{PROBABILITY_COLUMN}{name}": value for name, value in probabilities.items()}
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -13,8 +13,9 @@ from clinic.tests.audit_entries import SECRET, verified
 from clinic.tests.runs import mel_policy
 from clinic.tests.service.conftest import app_of
 from eulerlora_clinic.audit.log import AuditLog
-from eulerlora_clinic.monitoring import read_logs
+from eulerlora_clinic.monitoring import Promise, outcome_summary, read_logs
 from eulerlora_contract.answers import Disposition
+from eulerlora_contract.errors import OutcomesError
 from tests.service.key_files import client as client_with
 from tests.service.key_files import write_keys
 
@@ -238,6 +239,22 @@ def test_a_client_decides_about_its_answers_only_and_is_recorded_by_name(
     assert answers["other"].json()["detail"] == answers["unknown"].json()["detail"]
     assert [one["client"] for one in decisions(path)] == ["clinic"]
     assert b"clinic-key" not in path.read_bytes()
+
+
+def test_contradictory_diagnoses_are_named_by_their_requests(client, path: Path, png) -> None:
+    def counted() -> Any:
+        outcomes = [logged.outcome for logged in read_logs([path])]
+        return outcome_summary(outcomes, Promise(("mel",), 0.05, 0.95))
+
+    triaged(client, png)
+    decide(client, diagnosis="scc")
+    assert (counted().others, counted().unknown) == ({"scc": 1}, {"scc": 1})
+    decide(client, diagnosis="bkl")
+    assert (counted().others, counted().unknown) == ({"bkl": 1}, {})
+    client.post("/triage/batch", files=[("files", ("a", png))], headers={"X-Request-ID": "b"})
+    decide(client, "b", index=0, diagnosis="mel")
+    with pytest.raises(OutcomesError, match="bkl in r1; mel in b:0"):
+        counted()
 
 
 def test_a_service_without_an_audit_log_refuses_decisions(model) -> None:
