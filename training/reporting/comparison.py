@@ -242,10 +242,12 @@ def _sections(comparison: Comparison) -> Iterator[str]:
         "of a method, which differ in their seed."
     )
     yield markdown_table(*_arm_table(comparison))
-    for run in (run for arm in comparison.arms for run in arm.runs[:1] if run.report.seen):
+    seen = {run.folder: run.report.seen for arm in comparison.arms for run in arm.runs}
+    for count in dict.fromkeys(filter(None, seen.values())):
+        folders = (str(folder) for folder, of_run in seen.items() if of_run == count)
         yield (
-            f"**{run.folder}: the training of the model or of its backbone was shown "
-            f"{run.report.seen:,} of the test images: its figures on them are too good.**"
+            f"**{', '.join(folders)}: the training of the model or of its backbone was shown "
+            f"{count:,} of the test images: the figures are too good.**"
         )
     if not comparison.differences:
         if len(comparison.arms) > 1:

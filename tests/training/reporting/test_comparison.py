@@ -173,8 +173,17 @@ def test_a_difference_that_is_equal_in_all_resamples_has_no_interval(tmp_path: P
 
 
 def test_a_model_that_was_shown_test_images_is_marked(tmp_path: Path) -> None:
-    runs = [finished_run(tmp_path / n, 0, title=n, seen=7) for n in ("LoRA", "SNGP")]
-    assert "was shown 7 of the test images" in succeed("compare", *runs).out
+    euler = "EulerLoRA, 2 adapters of rank 20"  # in two modes
+    runs = [
+        finished_run(tmp_path / name, seed, title=title, seen=seen)
+        for name, seed, title, seen in (
+            ("e0", 0, euler, 7), ("e1", 1, euler, 5), ("e2", 2, euler, 7), ("lora", 0, "LoRA", 0),
+        )
+    ]  # fmt: skip
+    notes = [line for line in succeed("compare", *runs).out.splitlines() if "was shown" in line]
+    assert len(notes) == 2
+    assert f"{runs[0]}, {runs[2]}: " in notes[0] and "shown 7 of" in notes[0]
+    assert f"{runs[1]}: " in notes[1] and "shown 5 of" in notes[1]
 
 
 @pytest.mark.parametrize(
