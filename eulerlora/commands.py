@@ -16,7 +16,7 @@ import click
 from eulerlora.cpu import available_cpus
 from eulerlora.images import MAX_PIXELS_VARIABLE
 from eulerlora_contract.errors import ImageError, OutputPathError
-from eulerlora_contract.output_files import open_output
+from eulerlora_contract.output_files import check_writable, open_output
 from eulerlora_contract.printable import printable, write_csv_rows
 from eulerlora_contract.processes import protect_memory
 from eulerlora_contract.program import PATH, SHARE, SamplesParameter
@@ -243,17 +243,19 @@ def predict_command(
 
 
 def _check_output(path: Path, inputs: Iterable[Path]) -> None:
-    """Raises OutputPathError if a file to write is one of the inputs."""
+    """Raises OutputPathError if a file cannot be written or is one of the inputs."""
+    check_writable(path)
     if path.exists() and any(file.exists() and file.samefile(path) for file in inputs):
         raise OutputPathError(f"{path} is an input file and cannot be the output file")
 
 
 def check_outside(path: Path, data: Path) -> None:
-    """Checks that a file to write is none of a folder of data.
+    """Checks that a file can be written and is none of a folder of data.
 
     Raises:
-        OutputPathError: If it is one.
+        OutputPathError: Otherwise.
     """
+    check_writable(path)
     if path.exists() and path.resolve().is_relative_to(data.resolve()):
         raise OutputPathError(f"{path} is a file of the data and cannot be the output file")
 

@@ -65,8 +65,8 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
         OutputPathError: If the file cannot be written there.
         StorageError: If the disk is full or fails.
     """
-    _check_no_folder(path)
-    if is_replaceable(path):
+    check_writable(path)
+    if _is_replaceable(path):
         real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links
         with (
             atomic_write(real, 0o600 if private else None) as partial,
@@ -81,7 +81,24 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
         yield file
 
 
-def is_replaceable(path: Path) -> bool:
+def check_writable(path: Path) -> None:
+    """Checks the path of an output file, which `open_output` does again: before long work.
+
+    Raises:
+        OutputPathError: If the file cannot be written there.
+    """
+    _check_no_folder(path)
+    if not _is_replaceable(path):
+        if not os.access(path, os.W_OK):
+            raise OutputPathError(f"{path}: expected a writable file")
+        return
+    folder = Path(os.path.realpath(path)).parent
+    if not os.access(folder, os.W_OK):
+        got = "one without permission" if folder.is_dir() else "none"
+        raise OutputPathError(f"{path}: expected a writable folder {folder}, got {got}")
+
+
+def _is_replaceable(path: Path) -> bool:
     """True for a regular file and for a path that does not exist, also behind a link."""
     return _open_descriptor(path) is None and (path.is_file() or not path.exists())
 

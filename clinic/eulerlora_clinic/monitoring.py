@@ -389,9 +389,7 @@ def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) 
         )
 
 
-def _outcome(
-    row: dict[str, str], place: str, confirmed: str, classes: frozenset[str]
-) -> Outcome:
+def _outcome(row: dict[str, str], place: str, confirmed: str, classes: frozenset[str]) -> Outcome:
     """`place`, the file and the line, stands for a missing lesion or request id.
 
     Raises:

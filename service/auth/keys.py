@@ -29,7 +29,7 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, Field
 
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.output_files import atomic_write, lock
+from eulerlora_contract.output_files import atomic_write, check_writable, lock
 from eulerlora_contract.settings import PositiveInt, Settings, Sha256, validated
 
 MAX_KEYS = 2  # the old and the new key during rotation
@@ -129,8 +129,11 @@ def updated_clients(path: Path) -> Iterator[dict[str, Client]]:
     by its own path, and a retired key must not stay valid there.
 
     Raises:
-        SettingsError: And as `_write_clients`.
+        OutputPathError: If the file cannot be written.
+        SettingsError: As `read_clients`.
+        StorageError: If the disk is full.
     """
+    check_writable(path)
     path = Path(os.path.realpath(path))
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:

@@ -201,9 +201,17 @@ def test_other_errors_pass_unchanged_and_name_the_file(path: Path) -> None:
     with pytest.raises(PermissionError), storage_errors(path):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     gone = path.parent / "gone" / path.name
-    with pytest.raises(FileNotFoundError) as caught, open_output(gone):
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(gone):
         pass
     assert caught.value.filename == str(gone)
+
+
+def test_a_file_in_a_missing_folder_is_refused_before_the_block(path: Path) -> None:
+    gone, link = path.parent / "gone" / path.name, path.parent / "link"
+    link.symlink_to(gone)
+    for output in (gone, link):
+        with pytest.raises(OutputPathError, match="gone"), open_output(output):
+            pytest.fail("the block ran")
 
 
 def test_an_open_file_is_continued_and_not_replaced(path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import CHECKPOINT, PRECISION_CHOICES, check_outside, configure_openmp
+from eulerlora_contract.output_files import check_writable
 from eulerlora_contract.program import PATH, SHARE, SamplesParameter
 from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, Auto
 from training.commands.options import (
@@ -179,6 +180,7 @@ def policy_fit_command(
     check_samples(mode, samples)
     if chart is not None and chart.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise click.UsageError(f"--chart: expected a .png, .svg or .pdf file, got {chart}")
+    check_writable(policy)
     if chart is not None:
         check_outside(chart, data)
     others, further = _archives(archives, "--archive"), _archives(far_archives, "--far")

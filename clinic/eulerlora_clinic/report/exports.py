@@ -14,7 +14,7 @@ from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.report.ranking import TriageRow, with_lesions
 from eulerlora_contract.answers import Prediction, TriageResult, shown_fields
 from eulerlora_contract.errors import OutputPathError
-from eulerlora_contract.output_files import is_replaceable, open_output
+from eulerlora_contract.output_files import check_writable, open_output
 from eulerlora_contract.printable import write_csv_rows
 
 
@@ -39,7 +39,7 @@ class Outputs:
         for path in (self.csv, self.json_lines, self.report):
             if path is None:
                 continue
-            _check_writable(path)
+            check_writable(path)
             real = os.path.realpath(path)  # unlike Path.resolve, accepts broken links
             if real in taken:
                 raise OutputPathError(f"{path}: {taken[real]}")
@@ -50,6 +50,7 @@ class Outputs:
 
         Raises:
             StorageError: The last one, after all files were tried.
+            OutputPathError: Likewise.
             OSError: Likewise.
         """
         with ExitStack() as writers:  # calls all of them in reverse order, also after an error
@@ -61,18 +62,6 @@ class Outputs:
                 writers.callback(_write_json_lines, self.json_lines, rows)
             if self.csv is not None:
                 writers.callback(_write_csv, self.csv, rows)
-
-
-def _check_writable(path: Path) -> None:
-    if not is_replaceable(path):
-        if not os.access(path, os.W_OK):
-            raise OutputPathError(f"{path}: expected a writable file")
-        return
-    folder = Path(os.path.realpath(path)).parent
-    if not folder.is_dir():
-        raise OutputPathError(f"{path}: the folder {folder} does not exist")
-    if not os.access(folder, os.W_OK):
-        raise OutputPathError(f"{path}: the folder {folder} is not writable")
 
 
 _PREDICTION_COLUMNS = (

@@ -182,7 +182,7 @@ def test_every_output_is_valid_utf_8_whatever_a_file_is_called(tmp_path: Path) -
 
 def test_a_file_that_fails_does_not_prevent_the_others(tmp_path: Path) -> None:
     outputs = Outputs(tmp_path / "gone" / "rows.csv", tmp_path / "rows.jsonl", None)
-    with pytest.raises(FileNotFoundError, match=r"rows\.csv"):
+    with pytest.raises(OutputPathError, match=r"rows\.csv"):
         outputs.write([failed(Path("a.png"))], mel_policy())
     assert outputs.json_lines is not None
     assert outputs.json_lines.read_text().count("\n") == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.auth.keys import Keys
-from tests.program import run
+from tests.program import refusal, run
 
 
 @pytest.fixture
@@ -115,3 +115,9 @@ def test_an_unsafe_client_name_is_refused_without_writing(path: Path, name: str)
     done = run("keys", "new", name, "--file", path)
     assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
     assert not path.exists()
+
+
+def test_a_key_file_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "keys.jsonl"
+    error = refusal("keys", "new", "clinic", "--file", path, status=2)
+    assert str(path) in error and "Errno" not in error

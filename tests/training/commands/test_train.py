@@ -281,6 +281,8 @@ def test_all_copies_of_a_set_are_listed_and_those_of_a_class_are_no_obstacle(
     assert all(f"green/copy{number}.png" in done.out for number in range(3))
     assert run(*command, "--out", tmp_path / "run", "--copies", table).status == 2
 
+    error = refusal(*command, "--check", "--copies", tmp_path / "gone" / "c.csv", status=2)
+    assert str(tmp_path / "gone" / "c.csv") in error and "Errno" not in error
     picture = data / "red" / "00.png"
     before = picture.read_bytes()
     done = run(*command, "--check", "--copies", picture)
