@@ -313,6 +313,7 @@ def fit_policy(
     sensitivity: float,
     predictive_value: float,
     uncertain_share: float = _UNCERTAIN_SHARE,
+    min_critical: int = 1,
 ) -> list[PolicyFit]:
     """The thresholds for a sensitivity to the critical classes and a predictive value.
 
@@ -329,6 +330,8 @@ def fit_policy(
         sensitivity: Required of `routine`.
         predictive_value: Required share of target lesions among those at or above `urgent`.
         uncertain_share: Of the images, that may reach the entropy threshold.
+        min_critical: Critical lesions with which `routine` is fitted; with fewer, that of `target`
+            stays, and is not established.
 
     Returns:
         A fit for each of `scored`, with the same thresholds.
@@ -339,23 +342,29 @@ def fit_policy(
     if not scored[0].critical.any():
         raise DataError("expected images of the critical classes, got none")
     fits = [_fit_thresholds(images, sensitivity, predictive_value) for images in scored]
-    routine = min(fit.routine for fit in fits)
+    few = fits[0].of_routine.lesions < min_critical
+    routine = target.routine if few else min(fit.routine for fit in fits)
     tested = [fit.urgent for fit in fits if fit.urgent is not None]
     kept = [max(target.urgent, routine)] if len(tested) < len(fits) else []
-    urgent = max(tested + kept)
+    urgent = max(*tested, *kept, routine)
     entropy_nats = max(share_threshold(images.entropy, uncertain_share) for images in scored)
     rules = target.model_copy(update={"routine": routine, "urgent": urgent})
 
     def at_thresholds(images: PolicyInputs, fit: _ThresholdFit) -> PolicyFit:
         units, reached = images.units, fit.highest >= urgent
         hits, groups = fit.of_target[reached], units.groups[reached]
+        found: Bools = fit.lowest >= routine
+        of_routine: dict[str, object] = {"hits": int(found.sum())}
+        if few:
+            bound = share_lower_bound(found, units.of_images(images.critical).groups)
+            of_routine |= {"lower_bound": bound, "established": False}
         return PolicyFit(
             target=rules,
             entropy_nats=entropy_nats,
             images=len(images.scores),
             lesions=len(units),
             unit=units.unit,
-            routine=fit.of_routine.model_copy(update={"hits": int((fit.lowest >= routine).sum())}),
+            routine=fit.of_routine.model_copy(update=of_routine),
             urgent=ThresholdEvidence(
                 lesions=len(hits),
                 independent=len(np.unique(groups)),

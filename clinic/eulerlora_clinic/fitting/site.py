@@ -133,7 +133,8 @@ class _SiteFit:
         outputs: Of the pictures, at the config's temperature and with features relative to the
             distance's means, of which those of the same group are no part.
         parts: By name, with the lesions that they need, and the results of those that were fitted.
-        policy_fit: None before the fit, and without critical lesions.
+        policy_fit: None before the fit, and without critical lesions; with too few of them, its
+            routine threshold is that of the policy.
     """
 
     config: CheckpointConfig
@@ -161,16 +162,20 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
         auto = "" if config.margins else f"; no `samples=auto`, which needs {MIN_IMAGES} images"
         fit = replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}{auto}")
     fit = _with_prediction_sets(fit, settings.coverage)
-    if not fit.parts[ROUTINE].met:
+    routine = fit.parts[ROUTINE]
+    if not routine.available:
         return fit
     outputs, target = fit.outputs, settings.policy.policy.target
     summary = Predictions.of(outputs.trajectories(settings.options))
     scored = policy_inputs(fit.config.class_names, summary, outputs.images, target)
-    (policy_fit,) = fit_policy([scored], target, settings.sensitivity, settings.predictive_value)
+    required = settings.sensitivity, settings.predictive_value
+    (policy_fit,) = fit_policy([scored], target, *required, min_critical=routine.needed)
     fit = replace(fit, policy_fit=policy_fit)
     for part in policy_parts(policy_fit):
         if part.part in fit.parts:
             fit = fit.with_result(part.part, part.result)
+    if not routine.met:
+        fit = fit.with_result(ROUTINE, f"stays {fit.parts[ROUTINE].result}")
     return fit
 
 
@@ -366,7 +371,7 @@ def calibrate_site(
     seen = images_in_training(source, local.images)
     options = settings.options
     old = EulerLoRA.of(checkpoint, device, options.precision)
-    if parts[ROUTINE].met:
+    if parts[ROUTINE].available:
         check_classes(old, policy.target)
     unscaled = {"temperature": 1.0, "stoch_temperature": None}
     model = EulerLoRA.of(
@@ -418,7 +423,7 @@ def calibrate_site(
 
     fit, results = _fit_site(start, settings), dict[str, SiteMeasurement]()
     if held_out:
-        before = policy if parts[ROUTINE].met else None
+        before = policy if parts[ROUTINE].available else None
         results["before"] = _measure_site(old, held_out, options, before, held_out_name)
         results["after"] = measure(fit)
     refit = None
@@ -527,7 +532,9 @@ def _site_parts(
         *target_parts(critical, total, *required, target, units),
     ]
     parts = {part.part: part for part in listed}
-    if not any(part.met for part in listed):
+    needed = min_units(settings.sensitivity)  # on average it then finds the required share
+    parts[ROUTINE] = replace(parts[ROUTINE], needed=needed)
+    if not any(part.met for part in parts.values()):
         ood, routine = parts[OOD], parts[ROUTINE]
         raise DataError(
             f"{local.name}: expected at least {ood.needed} {ood.unit}, or {routine.needed} "

@@ -197,19 +197,37 @@ def test_without_melanoma_there_is_no_policy(
         site_source, "--data", others, *NEVUS, "--out", tmp_path / "out", "--policy", site_policy
     )
     assert not (tmp_path / "out" / "policy.toml").exists()
-    assert "| routine threshold | 1 lesions of melanoma | 0 | too few |" in output
+    assert "| routine threshold | 3 lesions of melanoma | 0 | too few |" in output
 
 
 def test_parts_with_too_few_lesions_stay_as_they_were(
     site_source: Path, local_folder: Path, site_policy: Path, tmp_path: Path
 ) -> None:
-    few = pictures(local_folder, tmp_path / "clinic", rows_of(local_folder, "mel")[:3])
+    few = pictures(local_folder, tmp_path / "clinic", rows_of(local_folder, "mel")[:4])
     output = fitted(site_source, "--data", few, "--out", tmp_path / "out", "--policy", site_policy)
     before, after = read_config(site_source), read_config(tmp_path / "out")
     assert (after.thresholds, after.features) == (before.thresholds, before.features)
     assert after.temperature == before.temperature
-    assert "11 lesions of melanoma without a miss | 2 | not reached; too few |" in output
-    assert "2 of 2 lesions found, lower bound 0.224" in output
+    assert "11 lesions of melanoma without a miss | 3 | not reached; too few |" in output
+    assert "3 of 3 lesions found, lower bound 0.368" in output
+
+
+@pytest.mark.parametrize(("routine", "found"), [(0.0001, "2 of 2"), (0.999, "0 of 2")])
+def test_the_routine_threshold_of_the_policy_stays_with_too_few_critical_lesions(
+    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path, routine: float, found: str
+) -> None:
+    rules = re.sub(r"(routine|urgent) = [0-9.]+", rf"\1 = {routine}", policy.read_text(), count=2)
+    policy.write_text(rules)
+    rows = [*rows_of(local_folder, "mel")[:3], *rows_of(local_folder, "nevus")]
+    few, out = pictures(local_folder, tmp_path / "clinic", rows), tmp_path / "out"
+    output = fitted(site_source, "--data", few, *NEVUS, "--out", out, "--policy", policy)
+    written = read_policy(out / "policy.toml")
+    assert written.target.routine == routine
+    (evidence,) = written.evidence
+    assert not evidence.fit.routine.established
+    row = f"| routine threshold | 3 lesions of melanoma | 2 | stays {routine:g}: {found} "
+    (line,) = (line for line in output.splitlines() if line.startswith(row))
+    assert line.endswith("too few |")
 
 
 def test_a_few_pictures_keep_the_margins_of_auto(
@@ -480,7 +498,8 @@ def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_a
     assert (evidence.routine.lesions, evidence.routine.established, evidence.in_training) == (
         40, established, trained
     )  # fmt: skip
-    assert "| routine threshold | 1 lesions of mole | 40 |" in output
+    needed = {0.9: 9, 0.95: 19}[sensitivity]
+    assert f"| routine threshold | {needed} lesions of mole | 40 |" in output
     assert ("warning: This policy is fitted, but not proven" in output) is not established
     assert (f"trained on {trained} of the pictures" in output) is (trained > 0)
 
