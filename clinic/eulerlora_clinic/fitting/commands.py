@@ -40,13 +40,6 @@ if TYPE_CHECKING:
     from training.data.local_images import LocalImages
     from training.recipe.archives import ArchiveLabels
 
-_sensitivity_option = click.option(
-    "--sensitivity",
-    type=SHARE,
-    default=0.95,
-    show_default=True,
-    help="Required sensitivity to the critical classes, by which the routine threshold is fitted.",
-)
 _predictive_value_option = click.option(
     "--predictive-value",
     type=SHARE,
@@ -70,7 +63,13 @@ _predictive_value_option = click.option(
     show_default=True,
     help="Policy file to update; a new file starts as a copy of the packaged policy.",
 )
-@_sensitivity_option
+@click.option(
+    "--rule",
+    metavar="RULE",
+    help='How many critical lesions the routine threshold may miss: "none missed in calibration", '
+    'or "sensitivity = 0.95", as many as leave its lower bound at 0.90. Default: the rule of the '
+    "policy file, or the first one.",
+)
 @_predictive_value_option
 @click.option(
     "--uncertain",
@@ -120,7 +119,7 @@ def policy_fit_command(
     checkpoint: Path,
     data: Path,
     policy: Path,
-    sensitivity: float,
+    rule: str | None,
     predictive_value: float,
     uncertain: float,
     mode: Mode,
@@ -135,12 +134,12 @@ def policy_fit_command(
 ) -> None:
     """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
 
-    Sets the routine threshold by a required sensitivity to the critical classes, the urgent one by
-    a required share of target lesions from there on, and the entropy threshold. An urgent threshold
-    that cannot be established stays as it is. Measures them on the test part, which has no lesion
-    of the other parts, and on other archives, and writes them with this evidence to the policy
-    file. A data set without a calibration part is fitted on its test part, and only archives are
-    measured. The thresholds hold in each precision that `eulerlora serve` may choose for the
+    Sets the routine threshold by a rule about missed lesions of the critical classes, the urgent
+    one by a required share of target lesions from there on, and the entropy threshold. An urgent
+    threshold that cannot be established stays as it is. Measures them on the test part, which has
+    no lesion of the other parts, and on other archives, and writes them with this evidence to the
+    policy file. A data set without a calibration part is fitted on its test part, and only archives
+    are measured. The thresholds hold in each precision that `eulerlora serve` may choose for the
     checkpoint, and each has its evidence; --precision names a single one.
     """
     configure_openmp()
@@ -155,6 +154,7 @@ def policy_fit_command(
     )
     from eulerlora_clinic.fitting.policy import (  # noqa: PLC0415
         CURVE_THRESHOLDS,
+        RULES,
         PolicyFile,
         check_classes,
         evidence_of,
@@ -178,6 +178,8 @@ def policy_fit_command(
     from training.reporting.charts import threshold_chart, write_figure  # noqa: PLC0415
 
     check_samples(mode, samples)
+    if rule is not None and rule not in RULES:
+        raise click.UsageError(f"--rule: expected one of {', '.join(RULES)}; got {rule}")
     if chart is not None and chart.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise click.UsageError(f"--chart: expected a .png, .svg or .pdf file, got {chart}")
     check_writable(policy)
@@ -235,7 +237,8 @@ def policy_fit_command(
             yield from archive.lesions(model, model.options(mode, samples), fit.target)
 
     fitted_images = [scored(model, part) for model in models]
-    fits = fit_policy(fitted_images, target, sensitivity, predictive_value, uncertain)
+    chosen = RULES[rule or target.rule or "none missed in calibration"]
+    fits = fit_policy(fitted_images, target, chosen, predictive_value, uncertain)
     fitted, (fit, *_) = file.fitted(fits[0]), fits
     far = [
         list(far_lesions(model, inputs)) if halved else []
@@ -260,6 +263,7 @@ def policy_fit_command(
         title = f"Thresholds on the probability of {fitted.target.name}, {config.name}"
         write_figure(threshold_chart(curves, CURVE_THRESHOLDS, marks, title), chart)
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} {fit.unit}s.\n")
+    click.echo(f"Rule: {chosen.name}, with a lower bound of {chosen.bound:g} or more.\n")
     for choice, of_precision, of_far in zip(choices, fits, far_evidence, strict=True):
         click.echo(f"In {choice}:\n\n{parts_table(policy_parts(of_precision))}\n")
         if rules is not None:
@@ -317,7 +321,13 @@ def site_command() -> None:
     "checkpoint, or of the policy.",
 )
 @click.option("--target-name", metavar="WORD", help="A word for all of them, such as malignant.")
-@_sensitivity_option
+@click.option(
+    "--sensitivity",
+    type=SHARE,
+    default=0.95,
+    show_default=True,
+    help="Required sensitivity to the critical classes, by which the routine threshold is fitted.",
+)
 @_predictive_value_option
 @click.option(
     "--coverage",

@@ -1,14 +1,11 @@
 """The thresholds of a triage policy, fitted to what is required of them.
 
 The score of an image is the summed probability of the target classes. Images of one lesion are not
-independent, so lesions count, or other units where none are known (`training.data.units`). By
-`routine`, a lesion is found if the scores of all its images reach the threshold, so that it is
-found by whichever of them is sent: a required share of the critical lesions is. By `urgent`, a
-lesion counts if the score of one of its images reaches the threshold, since it is then among the
-urgent ones: a required share of these lesions is of the target. Bounds are exact, unless lesions
-share groups such as patients: they are then wider by the correlation. The performance is measured
-on images that had no part in the fit, as lesions are served: by their most urgent image. Image
-quality is not considered.
+independent, so lesions count, or other units where none are known (`training.data.units`), and a
+lesion counts as it is served: by its most urgent image. A rule says how many critical lesions may
+be below `routine`; a required share of the lesions at or above `urgent` is of the target. Bounds
+are exact, unless lesions share groups such as patients: they are then wider by the correlation. The
+performance is measured on images that had no part in the fit. Image quality is not considered.
 """
 
 import math
@@ -39,6 +36,7 @@ from eulerlora_clinic.policy.policy import (
     OtherEvidence,
     OutsideEvidence,
     Policy,
+    RuleName,
     TargetEvidence,
     TargetRules,
     ThresholdEvidence,
@@ -89,25 +87,53 @@ _URGENT_GRID = tuple(percent / 100 for percent in range(99, 0, -1))
 _Names = NDArray[np.str_]
 
 
-def _fit_routine(
-    critical: Floats, sensitivity: float, groups: Ints | None = None
-) -> tuple[float, ThresholdEvidence]:
-    """The highest threshold whose lower bound reaches `sensitivity`, and its evidence.
+@dataclass(frozen=True)
+class SensitivityRule:
+    """How many of the critical lesions of a fit may be missed.
 
-    `critical`: (m,) scores of lesions, m > 0; `groups` as in `tolerance_bound`. With too few
+    Attributes:
+        bound: What the lower bound of the sensitivity has to reach for it to be established.
+        misses: Whether lesions may be missed, as many as leave the bound reached.
+        name: In policy files; None for a rule without one.
+    """
+
+    bound: float
+    misses: bool = True
+    name: RuleName | None = None
+
+
+RULES: Mapping[str, SensitivityRule] = {
+    str(rule.name): rule
+    for rule in (
+        SensitivityRule(0.95, misses=False, name="none missed in calibration"),
+        SensitivityRule(0.90, name="sensitivity = 0.95"),
+    )
+}
+"""The rules of `policy fit` by name."""
+
+
+def _fit_routine(
+    critical: Floats, rule: SensitivityRule, groups: Ints
+) -> tuple[float, ThresholdEvidence]:
+    """The highest threshold that a rule allows, and its evidence.
+
+    `critical`: (m,) scores of lesions, m > 0; `groups`: (m,) the group of each. With too few
     lesions, returns the highest threshold without a miss. It is rounded down to four significant
     digits, so that rounding of scores elsewhere does not turn a tie into a miss. The bound is that
     of the permitted number of misses: fewer misses by a tie or by the rounding do not raise it.
     """
-    bound = tolerance_bound(critical, sensitivity, groups)
-    threshold = _round_down(bound.threshold)
+    allowed, lower_bound = critical.min(), share_lower_bound(np.ones_like(critical, bool), groups)
+    if rule.misses:
+        bound = tolerance_bound(critical, rule.bound, groups)
+        allowed, lower_bound = bound.threshold, bound.lower_bound
+    threshold = _round_down(float(allowed))
     return threshold, ThresholdEvidence(
-        lesions=bound.units,
-        independent=bound.groups,
+        lesions=len(critical),
+        independent=len(np.unique(groups)),
         hits=int((critical >= threshold).sum()),
-        wanted=sensitivity,
-        lower_bound=bound.lower_bound,
-        established=bound.lower_bound >= sensitivity,
+        wanted=rule.bound,
+        lower_bound=lower_bound,
+        established=lower_bound >= rule.bound,
     )
 
 
@@ -310,12 +336,12 @@ class PolicyFit:
 def fit_policy(
     scored: Sequence[PolicyInputs],
     target: TargetRules,
-    sensitivity: float,
+    rule: SensitivityRule,
     predictive_value: float,
     uncertain_share: float = _UNCERTAIN_SHARE,
     min_critical: int = 1,
 ) -> list[PolicyFit]:
-    """The thresholds for a sensitivity to the critical classes and a predictive value.
+    """The thresholds for a rule about the critical classes and a predictive value.
 
     Several precisions share the thresholds that hold in each of them: the lowest one of `routine`,
     and the highest ones of `urgent` and of the entropy. What is established of a higher `routine`
@@ -327,7 +353,7 @@ def fit_policy(
     Args:
         scored: The same images with lesions, in one or several precisions.
         target: Its `urgent` stays if no threshold is established, or is raised to `routine`.
-        sensitivity: Required of `routine`.
+        rule: That sets `routine`.
         predictive_value: Required share of target lesions among those at or above `urgent`.
         uncertain_share: Of the images, that may reach the entropy threshold.
         min_critical: Critical lesions with which `routine` is fitted; with fewer, that of `target`
@@ -341,19 +367,19 @@ def fit_policy(
     """
     if not scored[0].critical.any():
         raise DataError("expected images of the critical classes, got none")
-    fits = [_fit_thresholds(images, sensitivity, predictive_value) for images in scored]
+    fits = [_fit_thresholds(images, rule, predictive_value) for images in scored]
     few = fits[0].of_routine.lesions < min_critical
     routine = target.routine if few else min(fit.routine for fit in fits)
     tested = [fit.urgent for fit in fits if fit.urgent is not None]
     kept = [max(target.urgent, routine)] if len(tested) < len(fits) else []
     urgent = max(*tested, *kept, routine)
     entropy_nats = max(share_threshold(images.entropy, uncertain_share) for images in scored)
-    rules = target.model_copy(update={"routine": routine, "urgent": urgent})
+    rules = target.model_copy(update={"rule": rule.name, "routine": routine, "urgent": urgent})
 
     def at_thresholds(images: PolicyInputs, fit: _ThresholdFit) -> PolicyFit:
         units, reached = images.units, fit.highest >= urgent
         hits, groups = fit.of_target[reached], units.groups[reached]
-        found: Bools = fit.lowest >= routine
+        found: Bools = fit.critical >= routine
         of_routine: dict[str, object] = {"hits": int(found.sum())}
         if few:
             bound = share_lower_bound(found, units.of_images(images.critical).groups)
@@ -385,29 +411,29 @@ class _ThresholdFit:
 
     Attributes:
         urgent: None if none is established.
-        lowest: Scores of the critical lesions by their lowest image.
-        highest: Scores of all lesions by their highest image.
+        critical: Scores of the critical lesions by their highest image.
+        highest: Scores of all lesions likewise.
         of_target: True for a target lesion, as `highest`.
     """
 
     routine: float
     of_routine: ThresholdEvidence
     urgent: float | None
-    lowest: Floats
+    critical: Floats
     highest: Floats
     of_target: Bools
 
 
 def _fit_thresholds(
-    images: PolicyInputs, sensitivity: float, predictive_value: float
+    images: PolicyInputs, rule: SensitivityRule, predictive_value: float
 ) -> _ThresholdFit:
-    units, critical = images.units, images.units.of_images(images.critical)
-    lowest = critical.combine(images.scores[images.critical], np.minimum)
-    routine, of_routine = _fit_routine(lowest, sensitivity, critical.groups)
+    units, of_critical = images.units, images.units.of_images(images.critical)
+    critical = of_critical.combine(images.scores[images.critical], np.maximum)
+    routine, of_routine = _fit_routine(critical, rule, of_critical.groups)
     highest = units.combine(images.scores, np.maximum)
     of_target: Bools = units.combine(images.target, np.logical_or)
     urgent = _fit_urgent(highest, of_target, predictive_value, routine, units.groups)
-    return _ThresholdFit(routine, of_routine, urgent, lowest, highest, of_target)
+    return _ThresholdFit(routine, of_routine, urgent, critical, highest, of_target)
 
 
 def share_threshold(values: Floats, share: float) -> float:
@@ -472,6 +498,8 @@ class PolicyFile:
         for key, value in policy.target.model_dump(mode="json").items():
             if document["target"].get(key) != value:
                 document["target"][key] = value
+        if policy.target.rule is None:
+            document["target"].pop("rule", None)
         document["uncertainty"]["entropy_nats"] = policy.uncertainty.entropy_nats
         if policy.unfamiliar is None:
             document.pop("unfamiliar", None)
@@ -868,6 +896,7 @@ def evidence_of(
             images=fit.images,
             in_training=in_training,
             uncertain=_ceil_share(fit.uncertain),
+            rule=fit.target.rule,
             routine=stated(fit.routine),
             urgent=stated(fit.urgent),
         ),

@@ -45,6 +45,7 @@ from eulerlora_clinic.fitting.policy import (
     PolicyFile,
     PolicyFit,
     PolicyMeasurement,
+    SensitivityRule,
     check_classes,
     evidence_of,
     fit_policy,
@@ -168,7 +169,7 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     outputs, target = fit.outputs, settings.policy.policy.target
     summary = Predictions.of(outputs.trajectories(settings.options))
     scored = policy_inputs(fit.config.class_names, summary, outputs.images, target)
-    required = settings.sensitivity, settings.predictive_value
+    required = SensitivityRule(settings.sensitivity), settings.predictive_value
     (policy_fit,) = fit_policy([scored], target, *required, min_critical=routine.needed)
     fit = replace(fit, policy_fit=policy_fit)
     for part in policy_parts(policy_fit):

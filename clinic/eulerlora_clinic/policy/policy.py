@@ -208,14 +208,20 @@ class QualityRules(Settings):
         return self
 
 
+RuleName = Literal["none missed in calibration", "sensitivity = 0.95"]
+"""A rule by which `eulerlora policy fit` sets `target.routine`."""
+
+
 class TargetRules(TargetClasses):
     """Thresholds of the summed probability of `classes`; a value equal to its threshold reaches it.
 
     Attributes:
+        rule: By which `routine` was fitted; None for none of a name.
         routine: From here on, below `urgent`, an image is referred.
         urgent: From here on, an image is urgent.
     """
 
+    rule: RuleName | None = optional(None)
     routine: Annotated[float, Field(gt=0, le=1)]
     urgent: Annotated[float, Field(gt=0, le=1)]
 
@@ -265,12 +271,12 @@ class ThresholdEvidence(Settings):
         lesions: That count, or other units (`FitEvidence.unit`): for `routine` those of the
             critical classes, for `urgent` all that have an image at or above it.
         independent: Number of their groups, such as patients, which are independent.
-        hits: For `routine` those with all images at or above it, for `urgent` those of the target.
-        wanted: Required share of hits among new lesions.
+        hits: For `routine` those with an image at or above it, for `urgent` those of the target.
+        wanted: Required share of hits among new lesions; for `routine` that of its rule.
         lower_bound: One-sided bound of this share; exact if each lesion is a group.
         established: Whether the share is at least `wanted`, with the confidence of the evidence. A
-            threshold that is not established is the highest without a miss (`routine`), or that
-            of the policy before the fit (`urgent`).
+            threshold that is not established is the highest without a miss (`routine`), or that of
+            the policy before the fit (`urgent`).
     """
 
     lesions: Count
@@ -289,6 +295,7 @@ class FitEvidence(Settings):
         images: All images.
         in_training: Those of them that the model was trained on; they establish nothing.
         uncertain: Share of the images with an entropy of at least `uncertainty.entropy_nats`.
+        rule: By which `target.routine` was fitted; None for none of a name.
         routine: About `target.routine`.
         urgent: About `target.urgent`.
     """
@@ -298,6 +305,7 @@ class FitEvidence(Settings):
     images: PositiveInt
     in_training: Count = 0
     uncertain: Probability
+    rule: RuleName | None = optional(None)
     routine: ThresholdEvidence
     urgent: ThresholdEvidence
 

@@ -177,11 +177,12 @@ def _fit_sentences(target: TargetRules, evidence: Evidence) -> tuple[str, str]:
     routine, urgent, confidence = evidence.fit.routine, evidence.fit.urgent, evidence.confidence
     unit = evidence.fit.unit
     share = f"a share of {urgent.wanted:g} among new {unit}s"
+    by_rule = f' by the rule "{evidence.fit.rule}"' if evidence.fit.rule else ""
     return (
         f"{routine.hits:,} of {counted(routine, unit)} with {target.critical.name} are at or "
         f"above the routine threshold of {target.routine:g}, which establishes a sensitivity of at "
         f"least {routine.lower_bound:.3f} (confidence {confidence:g}; {routine.wanted:g} is "
-        "required).",
+        f"required{by_rule}).",
         f"{urgent.hits:,} of {counted(urgent, unit)} at or above the urgent threshold of "
         f"{target.urgent:g} are {target.name}, "
         + (

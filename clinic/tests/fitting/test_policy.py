@@ -21,10 +21,12 @@ from eulerlora.sampling.adaptive import RoundMargins
 from eulerlora.scores.uncertainty import summarise
 from eulerlora_clinic.fitting.policy import (
     CURVE_THRESHOLDS,
+    RULES,
     PolicyFile,
     PolicyFit,
     PolicyInputs,
     PolicyMeasurement,
+    SensitivityRule,
     fit_policy,
     measure_policy,
     score_images,
@@ -76,14 +78,15 @@ def critical_lesions(scores: Floats) -> PolicyInputs:
 
 
 TARGET = default_policy().target.model_copy(update={"urgent": 0.5})
+BOUND = SensitivityRule(0.95)
 
 
 def fit(images: PolicyInputs, uncertain_share: float = 0.05) -> PolicyFit:
-    """The fit for a sensitivity of 0.95 and a predictive value of 0.5.
+    """The fit for a bound of the sensitivity of 0.95 and a predictive value of 0.5.
 
     For `scored` images the urgent threshold, which cannot be established, stays 0.5.
     """
-    (only,) = fit_policy([images], TARGET, 0.95, 0.5, uncertain_share)
+    (only,) = fit_policy([images], TARGET, BOUND, 0.5, uncertain_share)
     return only
 
 
@@ -224,12 +227,44 @@ def test_a_model_without_the_policy_s_classes_is_refused(
         score_images(model, images, model.options(), default_policy().target, "test")
 
 
-def test_a_lesion_with_one_image_below_the_threshold_is_missed() -> None:
+def test_a_lesion_is_missed_if_all_its_images_are_below_the_threshold() -> None:
     images = scored(critical=100)
-    actual = fit(replace(images, units=units_of([0, 0, *range(2, 200)])))
+    actual = fit(replace(images, units=units_of([0, 99, *range(2, 99), 0, *range(100, 200)])))
     assert actual.routine.lesions == 99
-    assert actual.target.routine == 0.502  # one miss is allowed: that of the two lowest images
+    assert actual.target.routine == 0.502  # one miss is allowed: of 0.501; 0.5 has another image
     assert actual.routine.hits == 98
+
+
+@pytest.mark.parametrize("lesions", [1, 28, 29, 45, 46, 58, 59, 61, 62, 76, 93, 154, 300])
+def test_a_rule_allows_the_misses_by_its_exact_bound(lesions: int) -> None:
+    scores = np.random.default_rng(lesions).uniform(0.1, 0.9, lesions)
+
+    def bound(misses: int) -> float:
+        exact = binomtest(lesions - misses, lesions, alternative="greater")
+        return float(exact.proportion_ci(0.95, "exact").low)
+
+    few = max([misses for misses in range(lesions) if bound(misses) >= 0.90], default=0)
+    for name, misses, required in (
+        ("none missed in calibration", 0, 0.95),
+        ("sensitivity = 0.95", few, 0.90),
+    ):
+        (actual,) = fit_policy([critical_lesions(scores)], TARGET, RULES[name], 0.5)
+        routine = actual.target.routine
+        assert actual.target.rule == name
+        assert (scores < routine).sum() == misses
+        assert np.sort(scores)[misses] - routine < 1e-3
+        assert (actual.routine.hits, actual.routine.wanted) == (lesions - misses, required)
+        assert actual.routine.lower_bound == pytest.approx(bound(misses))
+        assert actual.routine.established is bool(bound(misses) >= required)
+
+
+def test_no_miss_is_allowed_among_lesions_that_share_groups() -> None:
+    scores = np.linspace(0.1, 0.9, 200)
+    grouped = Units(np.arange(200), np.zeros(200, int), np.arange(200) // 2, "lesion")
+    images = replace(critical_lesions(scores), units=grouped)
+    (actual,) = fit_policy([images], TARGET, RULES["none missed in calibration"], 0.5)
+    assert (actual.target.routine, actual.routine.independent) == (0.1, 100)
+    assert actual.routine.lower_bound == lower_bound(100, 100)  # of a pair, neither is independent
 
 
 def urgent_threshold(scores: Floats, target: Bools, predictive_value: float) -> float | None:
@@ -237,7 +272,7 @@ def urgent_threshold(scores: Floats, target: Bools, predictive_value: float) -> 
     images = lesions(
         np.append(scores, 1e-4), np.append(target, False), np.arange(len(scores) + 1) == len(scores)
     )
-    (actual,) = fit_policy([images], TARGET, 0.95, predictive_value)
+    (actual,) = fit_policy([images], TARGET, BOUND, predictive_value)
     return actual.target.urgent if actual.urgent.established else None
 
 
@@ -337,7 +372,7 @@ def test_the_urgent_share_among_new_patients_is_as_stated_for_the_stated_unit(un
 def test_the_sequence_begins_where_enough_lesions_are(targets: int, expected: float | None) -> None:
     scores = np.append(np.full(targets, 0.995), 0.985)  # the last one is critical: no lower one
     last = np.arange(targets + 1) == targets
-    (actual,) = fit_policy([lesions(scores, ~last, last)], TARGET, 0.95, 0.5)
+    (actual,) = fit_policy([lesions(scores, ~last, last)], TARGET, BOUND, 0.5)
     assert (actual.target.urgent if actual.urgent.established else None) == expected
 
 
@@ -348,15 +383,15 @@ def test_a_lesion_counts_as_urgent_by_its_highest_image() -> None:
     scores[40:] = 0.01
     actual = fit(replace(images, units=units, scores=scores))
     assert (actual.urgent.lesions, actual.urgent.hits, actual.urgent.established) == (20, 20, True)
-    assert actual.target.routine == 0.5  # by the lowest image
-    assert actual.target.urgent == 0.5  # 0.49 is lower than the routine threshold
+    assert actual.target.routine == 0.9
+    assert actual.target.urgent == 0.9
 
 
 def test_an_urgent_threshold_that_is_not_established_stays_or_rises_to_the_routine_one() -> None:
     images = scored(critical=60)
     for before, after in ((0.9, 0.9), (0.2, 0.5)):
         target = TARGET.model_copy(update={"urgent": before})
-        (actual,) = fit_policy([images], target, 0.95, 0.5)
+        (actual,) = fit_policy([images], target, BOUND, 0.5)
         assert actual.target.urgent == after
         assert not actual.urgent.established
         assert actual.urgent.lesions == (images.scores >= after).sum()
@@ -372,8 +407,8 @@ def test_precisions_share_the_thresholds_that_hold_in_each_of_them() -> None:
     alone = [fit(exact), fit(rounded)]
     assert alone[0].target.routine < alone[1].target.routine
     assert alone[0].target.urgent < alone[1].target.urgent
-    together = fit_policy([exact, rounded], TARGET, 0.95, 0.5)
-    assert fit_policy([rounded, exact], TARGET, 0.95, 0.5) == together[::-1]
+    together = fit_policy([exact, rounded], TARGET, BOUND, 0.5)
+    assert fit_policy([rounded, exact], TARGET, BOUND, 0.5) == together[::-1]
     for images, actual, single in zip((exact, rounded), together, alone, strict=True):
         routine, urgent = actual.target.routine, actual.target.urgent
         assert (routine, urgent) == (alone[0].target.routine, alone[1].target.urgent)
@@ -389,7 +424,7 @@ def test_what_holds_in_one_precision_only_is_not_established_in_the_other() -> N
     exact = scored(critical=60, target=0, others=40)
     exact = replace(exact, scores=np.where(exact.critical, exact.scores, 0.1))
     poor = replace(exact, target=exact.target & (np.arange(100) < 5))
-    established, other = fit_policy([exact, poor], TARGET, 0.95, 0.5)
+    established, other = fit_policy([exact, poor], TARGET, BOUND, 0.5)
     assert established.target == other.target
     assert (established.urgent.established, other.urgent.established) == (True, False)
 

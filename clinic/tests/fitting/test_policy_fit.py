@@ -15,7 +15,7 @@ from eulerlora_contract.checkpoints import ClassName, TargetClasses
 from tests.conftest import STOCH, THRESHOLDS, config_of, random_network
 from tests.program import run, succeed
 
-TRAINING_IMAGES = {"bkl": 20, "mel": 120, "nv": 20}  # of which a tenth is for calibration
+TRAINING_IMAGES = {"bkl": 20, "mel": 300, "nv": 20}  # of which a tenth is for calibration
 TEST_IMAGES = {"bkl": 5, "mel": 6, "nv": 8}
 IMAGES: dict[str, object] = {"kind": "imagefolder", "path": "images"}
 
@@ -62,7 +62,8 @@ def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
 ) -> None:
     before = read_policy(policy)
     chart = tmp_path / "thresholds.svg"
-    options = ("--sensitivity", "0.75", "--precision", "float32", "--chart", str(chart))
+    rule = "sensitivity = 0.95"
+    options = ("--rule", rule, "--precision", "float32", "--chart", str(chart))
     printed = fit(checkpoint, data, policy, *options)
     assert "calibration part (fit)" in chart.read_text()
     after = read_policy(policy)
@@ -72,22 +73,47 @@ def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
     assert (evidence.model, evidence.options) == ("tiny", STOCH)
     assert evidence.revision == EulerLoRA.load(checkpoint, "cpu").revision
     routine = evidence.fit.routine
-    assert (evidence.fit.images, routine.lesions, routine.hits) == (16, 12, 12)
-    assert (routine.wanted, routine.established) == (0.75, True)
-    assert routine.lower_bound == 0.7790  # 0.05 ** (1 / 12), rounded down
-    urgent = evidence.fit.urgent  # 16 lesions are fewer than the 20 that a first test needs
-    assert (urgent.wanted, urgent.established) == (0.5, False)
-    assert after.target.urgent == max(before.target.urgent, after.target.routine)
+    assert (evidence.fit.images, routine.lesions, routine.hits) == (34, 30, 30)
+    assert (after.target.rule, evidence.fit.rule) == (rule, rule)
+    assert (routine.wanted, routine.established) == (0.90, True)
+    assert routine.lower_bound == 0.9049  # 0.05 ** (1 / 30), rounded down
+    assert evidence.fit.urgent.wanted == 0.5
     assert (measured.images, measured.lesions, measured.target.lesions) == (19, 19, 6)
     assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
     assert policy.read_text().startswith("# ours\n# The triage policy")
     for line in (
-        f"| routine threshold | 1 pictures of melanoma | 12 | {after.target.routine:g}: ",
-        f"| urgent threshold | 20 pictures | 16 | {after.target.urgent:g}: ",
+        f"| routine threshold | 1 pictures of melanoma | 30 | {after.target.routine:g}: ",
+        f"| urgent threshold | 20 pictures | 34 | {after.target.urgent:g}: ",
         f": melanoma | 6 | {measured.critical.urgent} | ",
         f"{policy}: version {after.version}",
     ):
         assert line in printed
+
+
+def test_a_fit_keeps_the_rule_of_the_file_and_the_monitor_promises_its_bound(
+    checkpoint: Path, data: Path, policy: Path, tmp_path: Path
+) -> None:
+    found = []
+    for rule in ((), ("--rule", "sensitivity = 0.95"), ()):
+        fit(checkpoint, data, policy, "--precision", "float32", *rule)
+        fitted = read_policy(policy)
+        routine = fitted.evidence[0].fit.routine
+        outcomes = tmp_path / "outcomes.csv"
+        outcomes.write_text(
+            "disposition,reasons,policy_hash,confirmed\n" + f"urgent,,{fitted.hash},mel\n" * 4
+        )
+        promised = succeed("monitor", outcomes, "--policy", policy).out
+        tolerated = f"{1 - routine.wanted:.3g} is neither" in promised
+        found.append((fitted.target.rule, routine.wanted, routine.established, tolerated))
+    relaxed = ("sensitivity = 0.95", 0.90, True, True)
+    assert found == [("none missed in calibration", 0.95, False, True), relaxed, relaxed]
+
+
+def test_an_unknown_rule_is_refused_before_any_work(
+    checkpoint: Path, data: Path, policy: Path
+) -> None:
+    done = run("policy", "fit", checkpoint, "--data", data, "--policy", policy, "--rule", "0.9")
+    assert (done.status, "--rule" in done.err) == (2, True)
 
 
 def test_a_missing_file_starts_as_the_packaged_policy_with_the_target_of_the_checkpoint(
@@ -140,7 +166,7 @@ def test_far_is_fitted_to_calibration_lesions_and_half_of_an_archive_and_dropped
     assert fitted.unfamiliar is not None
     calibration, first, second = evidence.far
     assert [(one.part, one.lesions) for one in evidence.far] == [
-        ("fit", 12), ("fit", 3), ("measured", 3)
+        ("fit", 30), ("fit", 3), ("measured", 3)
     ]  # fmt: skip
     assert (first.data, second.data) == ("Clinic", "Clinic")
     assert (calibration.far, first.far) == (0, 0)  # one of 200 may be far
@@ -177,7 +203,7 @@ def test_thresholds_have_evidence_in_each_precision_that_the_service_may_choose(
     assert after.version == before + 1
     assert [one.options for one in after.evidence] == [STOCH, STOCH.in_precision("bfloat16")]
     for one in after.evidence:
-        assert one.fit.routine.hits == one.fit.routine.lesions == 12
+        assert one.fit.routine.hits == one.fit.routine.lesions == 30
         assert [measured.images for measured in one.measured] == [19]
         assert f"In {one.options.precision}:" in printed
     policy.write_text(text)
