@@ -241,7 +241,8 @@ def check_classes(model: EulerLoRA, target: TargetClasses) -> None:
     if missing:
         raise DataError(
             f"expected a model with the target classes {', '.join(missing)}, got "
-            f"{model.config.name} with {', '.join(model.classes)}"
+            f"{model.config.name} with {', '.join(model.classes)}; state others in [target] of the "
+            "file of --policy"
         )
 
 
