@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def ids(*paths: Path) -> list[str]:
 
 
 def test_a_line_contains_the_exact_prediction_and_no_image_content(log, path: Path) -> None:
-    record(log, "r1", image=b"bytes of the file")
+    entry = audit_entry("r1", image=b"bytes of the file")
+    asyncio.run(log.record(replace(entry, samples_asked="auto", lesion="one")))
     written = json.loads(path.read_text().splitlines()[1])
     prediction = audit_entry("r1").prediction.model_dump()
     omitted = {"trajectories", "expected_entropy", "ood_threshold", "trajectory_probabilities"} | {
@@ -62,8 +64,7 @@ def test_a_line_contains_the_exact_prediction_and_no_image_content(log, path: Pa
     }  # fmt: skip
     assert written.pop("warnings") == 1
     assert written.pop("triage") is None
-    assert written.pop("samples_asked") is None
-    assert written.pop("lesion") is None
+    assert (written.pop("samples_asked"), written.pop("lesion")) == ("auto", "one")
     key = hmac.digest(SECRET, b"eulerlora audit image", "sha256")
     assert written.pop("image") == hmac.digest(key, b"bytes of the file", "sha256").hex()
     assert written.pop("client") == "clinic"

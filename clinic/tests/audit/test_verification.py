@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -40,6 +41,30 @@ def first_invalid_line(path: Path) -> int:
     line = str(caught.value).removeprefix(f"{path}: line ")
     assert "\n" not in line
     return int(line[: line.index(":")])
+
+
+OF_EVERY_LINE = {"kind", "time", "sequence", "previous", "mac"}
+OF_KIND = {
+    "header": {"format", "secret_id", "retention_months"},
+    "decision": {"msp", "ood", "label"},  # whatever is appended
+    "repair": {"bytes", "sha256"},
+}
+
+
+def test_lines_of_all_kinds_are_written_as_the_documents_describe_them(path: Path) -> None:
+    with path.open("ab") as torn:
+        torn.write(b'{"kind":"decision')
+    AuditFile(path, KEY, ChainEnd()).close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert {json.loads(line)["kind"] for line in lines} == OF_KIND.keys()
+    end = ChainEnd()
+    for line in lines:
+        record = json.loads(line)
+        assert record.keys() == OF_EVERY_LINE | OF_KIND[record["kind"]]
+        assert re.fullmatch(r"(\d+-){2}\d+T(\d\d:){2}\d\d\.\d{6}\+00:00", record["time"])
+        del record["mac"], record["sequence"], record["previous"]
+        expected, end = chained(record, end, KEY)
+        assert line == expected
 
 
 def test_a_change_of_any_byte_is_detected(path: Path) -> None:
