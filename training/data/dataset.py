@@ -3,12 +3,14 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.settings import PositiveInt, Settings, optional
 from training.data.images import ImageParts, OnBad
-from training.data.splits import Part, Split
+from training.data.splits import FOLDS, Part, Split
 
 INTERVALS = (
     "Brackets contain 95% intervals. They cover the choice of test images, not another training "
@@ -77,6 +79,11 @@ class DataSettings(Settings):
     `lesion-best-epoch` keeps the test part, and has the same tenth as the part `validation`.
     `paper` trains on all training images of the published (ham10000: the paper's) split, without a
     calibration part unless `val/` is given beside `test/`.
+    """
+    fold: Annotated[int, Field(ge=0, lt=FOLDS)] | None = optional(None)
+    """The fold, 0 to 2, of the train and calibration parts that becomes the calibration part; the
+    others are trained on. Trainings that differ in it only predict every image of both parts
+    without having seen it (`eulerlora policy fit --fold`). None keeps the parts of the split.
     """
     classes: dict[str, str] = {}
     """For imagefolder, descriptions by class name; if given, these are the exact classes."""

@@ -30,7 +30,7 @@ from training.data.registry import (
     OutlierSettings,
     UnlabelledData,
 )
-from training.data.splits import Part, stratified_split
+from training.data.splits import FOLDS, Part, fold_of, stratified_split
 
 _COMPARED = 100
 """Images by which a folder is recognised as that of a training."""
@@ -47,7 +47,19 @@ def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False
     skipped: dict[str, str] = {}
     on_bad = skipped.__setitem__ if skip_bad else refuse
     images = DATA_SETS[settings.kind].read(directory / settings.path, settings, on_bad)
-    return replace(_limited(images, settings.at_most), skipped=skipped)
+    images = _folded(_limited(images, settings.at_most), settings.fold)
+    return replace(images, skipped=skipped)
+
+
+def _folded(images: ImageParts, fold: int | None) -> ImageParts:
+    """The images with a fold of those outside of validation and test as the calibration part."""
+    if fold is None:
+        return images
+    train, calibration = fold_of(
+        [*images.parts["train"], *images.parts.get("calibration", ())], fold
+    )
+    parts = {**images.parts, "train": train, "calibration": calibration}
+    return replace(images, name=f"{images.name}, fold {fold} of {FOLDS}", parts=parts)
 
 
 def evaluated_dataset(

@@ -98,6 +98,25 @@ def split_off(items: Sequence[_Item], share: float) -> tuple[Sequence[_Item], Se
     return [i for group in first for i in group.items], [i for group in second for i in group.items]
 
 
+FOLDS = 3
+
+
+def fold_of(items: Sequence[_Item], fold: int) -> tuple[Sequence[_Item], Sequence[_Item]]:
+    """The items outside of a fold, and those in it; always the same FOLDS folds.
+
+    The folds divide the items as `split_off` does. `fold` is below FOLDS.
+
+    Raises:
+        DataError: If there are too few items.
+    """
+    folds, rest = list[Sequence[_Item]](), items
+    for left in range(FOLDS, 1, -1):
+        rest, chosen = split_off(rest, 1 / left)
+        folds.append(chosen)
+    folds.append(rest)
+    return [item for other in folds if other is not folds[fold] for item in other], folds[fold]
+
+
 def _whole_groups(items: Sequence[_Item]) -> list[_Group[_Item]]:
     """The groups of the items in order; an item without one is a group by itself."""
     members: dict[object, list[_Item]] = defaultdict(list)

@@ -101,6 +101,14 @@ _predictive_value_option = click.option(
     "a .toml file with its labels. Repeat it for several.",
 )
 @click.option(
+    "--fold",
+    "folds",
+    type=CHECKPOINT,
+    multiple=True,
+    help="Fit to the predictions of this checkpoint for its calibration part, not to those of "
+    "CHECKPOINT, from which it differs in data.fold only. Repeat it for every fold.",
+)
+@click.option(
     "--far",
     "far_archives",
     multiple=True,
@@ -126,6 +134,7 @@ def policy_fit_command(
     samples: int | Auto | None,
     precision: PrecisionChoice,
     archives: tuple[str, ...],
+    folds: tuple[Path, ...],
     far_archives: tuple[str, ...],
     chart: Path | None,
     skip_bad: bool,
@@ -140,13 +149,15 @@ def policy_fit_command(
     no lesion of the other parts, and on other archives, and writes them with this evidence to the
     policy file. A data set without a calibration part is fitted on its test part, and only archives
     are measured. The thresholds hold in each precision that `eulerlora serve` may choose for the
-    checkpoint, and each has its evidence; --precision names a single one.
+    checkpoint, and each has its evidence; --precision names a single one. With --fold, all training
+    lesions calibrate: each is predicted by a checkpoint that was not trained on it.
     """
     configure_openmp()
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from eulerlora_clinic.fitting.far import FarLesions, HalvedArchive, fit_far  # noqa: PLC0415
+    from eulerlora_clinic.fitting.folds import check_folds, joined  # noqa: PLC0415
     from eulerlora_clinic.fitting.parts import (  # noqa: PLC0415
         far_table,
         policy_parts,
@@ -197,6 +208,13 @@ def policy_fit_command(
     images = checkpoint_dataset(config, data, skip_bad, table)
     report_skipped(images)
     part = images.held_out
+    of_folds = [read_config(path) for path in folds]
+    check_folds(config, of_folds)
+    held_out = {
+        path: checkpoint_dataset(one, data, skip_bad, table).parts["calibration"]
+        for path, one in zip(folds, of_folds, strict=True)
+    } or {checkpoint: images.parts[part]}
+    members_of_fit = [image for members in held_out.values() for image in members]
     check_classes(models[0], target)
     measured_archives = [
         (labels, read_archive(path, config.classes, labels, skip_bad)) for path, labels in others
@@ -210,13 +228,18 @@ def policy_fit_command(
         for path, labels in further
     ]
     of_fit = image_digests(
-        [*images.parts[part], *(image for archive in halved for image in archive.parts["fit"])]
+        [*members_of_fit, *(image for archive in halved for image in archive.parts["fit"])]
         if others
         else ()
     )
-    seen = images_in_training(checkpoint, images.parts[part]) or ()
+    seen = [
+        image
+        for path, members in held_out.items()
+        for image in images_in_training(path, members) or ()
+    ]
     remark = f" (training was shown {len(seen):,} of its images)" if seen else ""
-    name = f"{images.name}, {part} part{remark}"
+    described = f"calibration parts of {len(folds)} folds" if folds else f"{part} part"
+    name = f"{images.name}, {described}{remark}"
     test_name = named_with_seen(f"{images.name}, {TEST} part", checkpoint, images.parts[TEST])
 
     def scored(model: EulerLoRA, part: str, policy: Policy | None = None) -> PolicyInputs:
@@ -224,8 +247,19 @@ def policy_fit_command(
         options = model.options(mode, samples)
         return score_images(model, images.parts[part], options, target, label, policy)
 
+    def fit_inputs(model: EulerLoRA) -> PolicyInputs:
+        if not folds:
+            return scored(model, part)
+        parts = []
+        for path, members in held_out.items():
+            of_fold = EulerLoRA.load(path, device, model.precision)
+            label = f"{path.name}, {model.precision}"
+            options = of_fold.options(mode, samples)
+            parts.append(score_images(of_fold, members, options, target, label))
+        return joined(parts, members_of_fit)
+
     def measurements(model: EulerLoRA) -> Iterator[PolicyMeasurement]:
-        if part != TEST:
+        if folds or part != TEST:
             yield measure_policy(scored(model, TEST, fitted), fitted, test_name)
         options = model.options(mode, samples)
         for labels, members in measured_archives:
@@ -236,7 +270,7 @@ def policy_fit_command(
         for archive in halved:
             yield from archive.lesions(model, model.options(mode, samples), fit.target)
 
-    fitted_images = [scored(model, part) for model in models]
+    fitted_images = [fit_inputs(model) for model in models]
     chosen = RULES[rule or target.rule or "none missed in calibration"]
     fits = fit_policy(fitted_images, target, chosen, predictive_value, uncertain)
     fitted, (fit, *_) = file.fitted(fits[0]), fits
@@ -249,7 +283,9 @@ def policy_fit_command(
     far_evidence = [[lesions.evidence(rules) for lesions in parts if rules] for parts in far]
     measured = [list(measurements(model)) for model in models]
     evidence = tuple(
-        evidence_of(model, model.options(mode, samples), fit, name, results, len(seen), of_far)
+        evidence_of(
+            model, model.options(mode, samples), fit, name, results, len(seen), len(folds), of_far
+        )
         for model, fit, results, of_far in zip(models, fits, measured, far_evidence, strict=True)
     )
     fitted = fitted.model_copy(update={"evidence": evidence})
@@ -274,7 +310,7 @@ def policy_fit_command(
         if results:
             columns = {result.evidence.data: result.results for result in results}
             click.echo(f"{results_table(f'by image, {choice}', columns)}\n")
-    if part == TEST:
+    if part == TEST and not folds:
         click.echo("Not measured on a test part: the fit used it, without a calibration part.")
     click.echo(f"{policy}: version {fitted.version}")
 

@@ -871,12 +871,14 @@ def evidence_of(
     data: str,
     measured: Sequence[PolicyMeasurement],
     in_training: int = 0,
+    folds: int = 0,
     far: Sequence[FarEvidence] = (),
 ) -> Evidence:
     """The evidence of a fitted policy.
 
     `data`: name of the images of the fit. `in_training`: those of them that the model was trained
-    on; a fit to such images establishes nothing. `far`: about `[unfamiliar]`.
+    on; a fit to such images establishes nothing. `folds`: as in `FitEvidence`.
+    `far`: about `[unfamiliar]`.
     """
 
     def stated(threshold: ThresholdEvidence) -> ThresholdEvidence:
@@ -896,6 +898,7 @@ def evidence_of(
             unit=fit.unit,
             images=fit.images,
             in_training=in_training,
+            folds=folds,
             uncertain=_ceil_share(fit.uncertain),
             rule=fit.target.rule,
             routine=stated(fit.routine),

@@ -294,6 +294,8 @@ class FitEvidence(Settings):
         unit: What is counted in place of lesions, if the images have none that are known.
         images: All images.
         in_training: Those of them that the model was trained on; they establish nothing.
+        folds: Models that the thresholds were fitted to, each to images that it was not trained on;
+            they differ from the model in these images only. 0 for the model itself.
         uncertain: Share of the images with an entropy of at least `uncertainty.entropy_nats`.
         rule: By which `target.routine` was fitted; None for none of a name.
         routine: About `target.routine`.
@@ -304,6 +306,7 @@ class FitEvidence(Settings):
     unit: Unit
     images: PositiveInt
     in_training: Count = 0
+    folds: Count = optional(0)
     uncertain: Probability
     rule: RuleName | None = optional(None)
     routine: ThresholdEvidence

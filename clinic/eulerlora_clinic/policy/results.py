@@ -133,6 +133,9 @@ _UNIT_NOTES: Mapping[Unit, str] = {
     ),
 }
 """What a figure that counts this unit does not show."""
+_FOLDS_NOTE = (
+    " Shown for {folds} models of the same recipe, each on lesions that it was not trained on."
+)
 
 
 def _reason_words(reason: Reason, policy: Policy) -> str:
@@ -190,7 +193,8 @@ def _fit_sentences(target: TargetRules, evidence: Evidence) -> tuple[str, str]:
             if urgent.established
             else f"which does not establish {share}."
         )
-        + _UNIT_NOTES[unit],
+        + _UNIT_NOTES[unit]
+        + (_FOLDS_NOTE.format(folds=evidence.fit.folds) if evidence.fit.folds else ""),
     )
 
 

@@ -14,6 +14,8 @@ from eulerlora_clinic.policy.policy import default_policy, read_policy
 from eulerlora_contract.checkpoints import ClassName, TargetClasses
 from tests.conftest import STOCH, THRESHOLDS, config_of, random_network
 from tests.program import run, succeed
+from training.data.dataset import DataSettings
+from training.data.datasets import read_dataset
 
 TRAINING_IMAGES = {"bkl": 20, "mel": 300, "nv": 20}  # of which a tenth is for calibration
 TEST_IMAGES = {"bkl": 5, "mel": 6, "nv": 8}
@@ -35,11 +37,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def saved(folder: Path, data: dict[str, object] = IMAGES, **changes: object) -> Path:
-    """`changes` are of its config."""
-    names = tuple(ClassName(name=name, description=name) for name in TEST_IMAGES)
-    network = random_network(classes=len(names))
-    provenance = {"recipe": {"data": data}, "seed": 0}
+def saved(
+    folder: Path,
+    data: dict[str, object] = IMAGES,
+    seed: int = 0,
+    recipe: dict[str, object] | None = None,
+    classes: tuple[str, ...] = tuple(TEST_IMAGES),
+    **changes: object,
+) -> Path:
+    """`recipe` is that of `data` by default; `changes` are of the config."""
+    names = tuple(ClassName(name=name, description=name) for name in classes)
+    network = random_network(classes=len(names), seed=seed)
+    provenance = {"recipe": recipe or {"data": data}, "seed": 0}
     config = config_of(
         network, classes=names, thresholds=THRESHOLDS, provenance=provenance, **changes
     )
@@ -187,6 +196,70 @@ def test_far_needs_feature_statistics(checkpoint: Path, data: Path, policy: Path
     done = run("policy", "fit", checkpoint, "--data", data, "--policy", policy, "--far", archive)
     assert done.status == 1
     assert policy.read_text() == text
+
+
+def saved_folds(folder: Path, count: int = 3) -> list[Path]:
+    """Checkpoints of trainings that left out another fold each, with other weights."""
+    return [
+        saved(folder / f"fold-{fold}", IMAGES | {"fold": fold}, seed=fold + 1)
+        for fold in range(count)
+    ]
+
+
+def test_folds_fit_to_the_predictions_of_all_training_images_by_checkpoints_that_left_them_out(
+    checkpoint: Path, data: Path, policy: Path, tmp_path: Path
+) -> None:
+    folds = saved_folds(tmp_path)
+    options = [option for fold in folds for option in ("--fold", str(fold))]
+    fit(checkpoint, data, policy, "--precision", "float32", *options)
+    fitted = read_policy(policy)
+    (evidence,) = fitted.evidence
+    assert evidence.revision == EulerLoRA.load(checkpoint, "cpu").revision
+    assert (evidence.fit.folds, evidence.fit.images) == (3, sum(TRAINING_IMAGES.values()))
+    assert (evidence.fit.routine.lesions, evidence.fit.in_training) == (300, 0)
+    assert [measured.images for measured in evidence.measured] == [19]
+    scores = []
+    for number, fold in enumerate(folds):
+        model = EulerLoRA.load(fold, "cpu")
+        settings = DataSettings.model_validate(IMAGES | {"fold": number})
+        held_out = read_dataset(settings, data).parts["calibration"]
+        shown = [image.pixels() for image in held_out if image.label == 1]
+        arrays = [pixels.permute(1, 2, 0).numpy() for pixels in shown]
+        scores += model.predict(arrays, "stoch", 4).probability(["mel"]).tolist()
+    assert len(scores) == 300
+    lowest = min(scores)
+    assert lowest * 0.999 < fitted.target.routine <= lowest
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "message"),
+    [
+        ({"data": IMAGES}, {}, "without"),
+        ({"data": IMAGES | {"fold": 0}}, {}, "fold 0 twice"),
+        ({"data": IMAGES | {"fold": 1, "split": "paper"}}, {}, "data.split"),
+        ({"data": IMAGES | {"fold": 1}, "training": {"epochs": 3}}, {}, "training.epochs"),
+        ({"data": IMAGES | {"fold": 1}}, {"classes": ("a", "mel", "nv")}, "classes"),
+    ],
+)
+def test_checkpoints_that_do_not_belong_together_are_refused(
+    checkpoint: Path, data: Path, policy: Path, tmp_path: Path, recipe, changes, message: str
+) -> None:
+    (first,) = saved_folds(tmp_path, 1)
+    other = saved(tmp_path, recipe=recipe, **changes)
+    text = policy.read_text()
+    arguments = ["--data", data, "--policy", policy, "--fold", first, "--fold", other]
+    done = run("policy", "fit", checkpoint, *arguments)
+    assert (done.status, message in done.err) == (1, True)
+    assert policy.read_text() == text
+
+
+def test_what_the_command_line_and_the_file_say_of_a_recipe_may_differ(
+    checkpoint: Path, data: Path, policy: Path, tmp_path: Path
+) -> None:
+    source = {"file": "other.toml", "variant": "b", "overrides": ["data.fold=0"]}
+    fold = saved(tmp_path, recipe={"data": IMAGES | {"fold": 0}, **source})
+    fit(checkpoint, data, policy, "--precision", "float32", "--fold", str(fold))
+    assert read_policy(policy).evidence[0].fit.folds == 1
 
 
 def test_thresholds_have_evidence_in_each_precision_that_the_service_may_choose(

@@ -215,6 +215,40 @@ def test_the_own_split_of_a_set_with_many_copies_is_never_refused(
         )
 
 
+@pytest.mark.parametrize("split", ["lesion", "lesion-best-epoch", "paper"])
+def test_the_folds_are_the_images_for_training_and_calibration_by_group(
+    image_folder: Path, tmp_path: Path, split: str
+) -> None:
+    folder = tmp_path / "set"
+    shutil.copytree(image_folder / "train", folder)
+    rows = [
+        f"{path.relative_to(folder)},{path.parent.name},{path.parent.name}-{int(path.stem) // 2}"
+        for path in sorted(folder.rglob("*.png"))
+    ]
+    (folder / "labels.csv").write_text("\n".join(["path,label,group", *rows]) + "\n")
+    settings = DataSettings(kind="imagefolder", split=split)
+    whole = read_dataset(settings, folder)
+    names = names_by_part(whole)
+    divided = sorted([*names["train"], *names.get("calibration", ())])
+    folds = [read_dataset(settings.model_copy(update={"fold": fold}), folder) for fold in range(3)]
+    held_out = [name for one in folds for name in names_by_part(one)["calibration"]]
+    assert sorted(held_out) == divided
+    for fold, one in enumerate(folds):
+        parts = names_by_part(one)
+        assert sorted([*parts["train"], *parts["calibration"]]) == divided
+        assert len(parts["calibration"]) == pytest.approx(len(divided) / 3, abs=6)
+        groups, others = (
+            {image.cluster for image in one.parts[part]} for part in ("calibration", "train")
+        )
+        assert not groups & others
+        assert {image.label for image in one.parts["calibration"]} == {0, 1, 2}
+        assert parts["test"] == names["test"]
+        assert parts.get("validation") == names.get("validation")
+        assert one.name == f"{whole.name}, fold {fold} of 3"
+    again = read_dataset(settings.model_copy(update={"fold": 1}), folder)
+    assert names_by_part(again) == names_by_part(folds[1])
+
+
 def test_the_validation_split_tests_on_a_tenth_of_the_train_part(labelled: Path) -> None:
     whole = names_by_part(read_dataset(SETTINGS, labelled))
     for path in (labelled / "test").rglob("*.png"):
