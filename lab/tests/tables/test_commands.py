@@ -3,22 +3,20 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from eulerlora.checkpoint.weights import save_backbone
-from eulerlora_lab.tables.table import Difference, ResultTable, read_table, runs_of
+from eulerlora_lab.tables.table import ResultTable, read_table, runs_of
 from lab.tests.tables.synthetic_runs import finish
-from lab.tests.tables.test_local import TABLE
 from tests.checkpoint_files import ADAPTERS_FILE
-from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, refusal, run, succeed
-from tests.training.conftest import PER_CLASS, set_options
+from tests.training.conftest import set_options
 from training.adaptation.train import state_file
+
+TABLE = "ham10000-scale-check"
 
 
 def test_a_dry_run_lists_every_run_with_its_settings(tmp_path: Path) -> None:
@@ -64,33 +62,6 @@ def test_wrong_usage_and_missing_data_are_one_line_and_start_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-def settings(data: Path, *more: str) -> list[str]:
-    overrides = (
-        "data.kind=imagefolder",
-        "data.path=.",
-        f"backbone.weights={data / 'backbone.safetensors'}",
-        f"backbone.image_size={TINY_BACKBONE.image_size}",
-        "training.epochs=1",
-        "training.warmup_steps=1",
-        "training.batch_size=8",
-        "training.workers=0",
-        'target.classes=["red"]',
-        'target.critical.classes=["red"]',
-        *more,
-    )
-    return set_options(overrides)
-
-
-@pytest.fixture(scope="module")
-def data(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with train/, test/ and a tiny backbone's file."""
-    folder = tmp_path_factory.mktemp("tiny data")
-    for part in PER_CLASS:
-        (folder / part).symlink_to(image_folder / part)
-    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float32)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def one_method() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -108,15 +79,15 @@ def only(variant: str) -> ResultTable:
 class Reproduced:
     """The output of a table of two runs, seeds 0 and 42, that ran in parallel."""
 
-    data: Path
+    on_tiny_data: list[str]
     out: Path
     done: Completed
 
-    def again(self, out: Path, *more: str, seeds: str = "0,42") -> Completed:
+    def again(self, out: Path) -> Completed:
+        devices = ("--device", "cpu", "--device", "cpu")
         return run(
-            "reproduce", TABLE, "--seeds", seeds, "--data", self.data, "--out", out,
-            "--device", "cpu", "--device", "cpu", *settings(self.data, *more),
-        )  # fmt: skip
+            "reproduce", TABLE, "--seeds", "0,42", "--out", out, *devices, *self.on_tiny_data
+        )
 
     def folders(self, out: Path) -> list[Path]:
         return [out / TABLE / "eulerlora-2" / f"seed-{seed}" for seed in (0, 42)]
@@ -124,11 +95,11 @@ class Reproduced:
 
 @pytest.fixture(scope="module")
 def reproduced(
-    data: Path, one_method: None, tmp_path_factory: pytest.TempPathFactory
+    on_tiny_data: list[str], one_method: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Reproduced:
     out = tmp_path_factory.mktemp("reproduced") / "runs"
-    first = Reproduced(data, out, Completed(0, "", ""))
-    return Reproduced(data, out, first.again(out))
+    first = Reproduced(on_tiny_data, out, Completed(0, "", ""))
+    return replace(first, done=first.again(out))
 
 
 @pytest.fixture
@@ -206,18 +177,19 @@ def log_text(folder: Path) -> str:
 
 @pytest.mark.slow
 def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_tiny_data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = read_table("overfitting-1500")
     arm, minus = "eulerlora-1-one-sample stoch", "lora-20-dropout det"
-    primary = Difference(metrics=("nll",), arm=arm, minus=minus)
+    assert study.primary is not None
+    primary = study.primary.model_copy(update={"arm": arm, "minus": minus})
     rows = tuple(row for row in study.rows if row.arm and row.arm.name in (arm, minus))
     smaller = study.model_copy(update={"rows": rows, "primary": primary, "secondary": ()})
     monkeypatch.setattr("eulerlora_lab.tables.table.read_table", lambda _name: smaller)
     out = tmp_path / "runs"
-    overrides = settings(data, "training.epochs=2", "data.at_most={train = 30}")
-    command = ("reproduce", "overfitting-1500", "--seeds", "0,42", "--data", data, "--out", out,
-               "--device", "cpu", "--device", "cpu", *overrides)  # fmt: skip
+    settings = set_options(["training.epochs=2", "data.at_most={train = 30}"])
+    command = ("reproduce", "overfitting-1500", "--seeds", "0,42", "--out", out,
+               "--device", "cpu", "--device", "cpu", *on_tiny_data, *settings)  # fmt: skip
     done = succeed(*command)
     assert "30 of 48 train images" in table_of(done)
     assert "eulerlora-1-one-sample stoch - lora-20-dropout det** (primary)" in done.out

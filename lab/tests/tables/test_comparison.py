@@ -4,8 +4,8 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import Options
-from eulerlora_lab.tables.comparison import compare, comparison_markdown, write_comparison
-from eulerlora_lab.tables.table import TableRun, read_table, runs_of
+from eulerlora_lab.tables.table import read_table, runs_of
 from lab.tests.tables.synthetic_runs import finish
 from tests.conftest import DET, STOCH
-from training.evaluation.comparison import EndpointResult, holm
+from tests.program import refusal, succeed
+from training.evaluation.comparison import holm
 
-TABLE = read_table("overfitting-1500")
+TABLE, METHODS = read_table("overfitting-1500"), read_table("ham10000-methods")
+ROUNDED = 1e-5  # of figures in a file
 SEEDS = (0, 42, 1206)
 LABELS = np.arange(24) % 7
 LESIONS = [f"lesion{index // 2}" for index in range(24)]
@@ -29,20 +29,25 @@ CLASSES = [f"c{index}" for index in range(7)]
 SETS = [("test", "test"), ("a", "far"), ("b", "far"), ("c", "near"), ("d", "shifted")]
 
 
-def compared(folder: Path, **arm: Any) -> dict[str, EndpointResult]:
+def arguments_of(out: Path, *variants: str, seeds: Sequence[int] = SEEDS[:2]) -> list[str]:
+    """Arguments of `eulerlora reproduce`."""
+    chosen = [part for name in variants for part in ("--variant", name)]
+    return ["--out", str(out), "--seeds", ",".join(map(str, seeds)), *chosen]
+
+
+def compared(out: Path, **arm: Any) -> dict[str, dict[str, Any]]:
     """The endpoints of `single` in mode det minus `eulerlora-2`, whose far sets have low scores.
 
     `arm`: of `write_predictions`, for `single`.
     """
-    table = read_table("ham10000-methods")
-    runs = runs_of(table, SEEDS[:2], [], folder, ["single", "eulerlora-2"])
-    for run in runs:
+    for run in runs_of(METHODS, SEEDS[:2], [], out, ["single", "eulerlora-2"]):
         finish(run, data="HAM10000, lesion split")
         of_arm = arm if run.recipe.variant == "single" else arm | {"shift": 0.0, "inside": 100.0}
         write_predictions(run.out / "report", DET, STOCH, seed=run.recipe.seed, **of_arm)
-    comparison = compare(table, runs)
-    assert comparison is not None
-    return {r.metric: r for r in comparison.secondary if r.arm == "single det"}
+    arguments = arguments_of(out, "single", "eulerlora-2")
+    succeed("reproduce", "ham10000-methods", *arguments)
+    content = json.loads((out / "ham10000-methods+single+eulerlora-2.json").read_text())
+    return {r["metric"]: r for r in content["secondary"] if r["arm"] == "single det"}
 
 
 def test_differences_are_those_of_metrics_of_an_independent_library(tmp_path: Path) -> None:
@@ -50,14 +55,15 @@ def test_differences_are_those_of_metrics_of_an_independent_library(tmp_path: Pa
     for index, seed in enumerate(SEEDS[:2]):
         arm, minus = probabilities_of(seed, 0.5), probabilities_of(seed)
         nll = log_loss(LABELS, arm) - log_loss(LABELS, minus)
-        assert results["nll"].by_seed[index] == pytest.approx(nll)
+        assert results["nll"]["by_seed"][index] == pytest.approx(nll, abs=ROUNDED)
         right = [(one.argmax(1) == LABELS).mean() for one in (arm, minus)]
-        assert results["accuracy"].by_seed[index] == pytest.approx(right[0] - right[1])
+        difference = pytest.approx(right[0] - right[1], abs=ROUNDED)
+        assert results["accuracy"]["by_seed"][index] == difference
 
 
 def test_the_error_of_a_metric_is_that_of_lesions_where_the_file_has_them(tmp_path: Path) -> None:
     lesions, pictures = (
-        compared(tmp_path / str(number), shift=0.5, lesions=lesions)["nll"].images_error
+        compared(tmp_path / str(number), shift=0.5, lesions=lesions)["nll"]["images_error"]
         for number, lesions in enumerate((LESIONS, [""] * 24))
     )
     assert lesions != pictures
@@ -74,12 +80,13 @@ def test_ood_metrics_are_mean_aurocs_of_groups_and_resample_test_images_once(
             float(roc_auc_score(np.arange(48) < 24, np.concatenate([test, other])))
             for other in others
         )
-        assert results["far_msp"].by_seed[index] == pytest.approx((far_a + far_b) / 2 - 1)
-        assert results["near_msp"].by_seed[index] == pytest.approx(near - 1)
-    assert results["far_feature_distance"].by_seed == results["far_msp"].by_seed
+        far = (far_a + far_b) / 2
+        assert results["far_msp"]["by_seed"][index] == pytest.approx(far - 1, abs=ROUNDED)
+        assert results["near_msp"]["by_seed"][index] == pytest.approx(near - 1, abs=ROUNDED)
+    assert results["far_feature_distance"]["by_seed"] == results["far_msp"]["by_seed"]
     # With equal sets, the mean of two has the error that both share from the test images.
     shared, alone = (
-        compared(tmp_path / str(len(sets)), sets=sets)["far_msp"].images_error
+        compared(tmp_path / str(len(sets)), sets=sets)["far_msp"]["images_error"]
         for sets in ((0, 1, 1), (0, 1))
     )
     assert 0.75 * alone < shared < alone
@@ -98,16 +105,15 @@ def test_ood_metrics_are_mean_aurocs_of_groups_and_resample_test_images_once(
 def test_other_images_and_missing_predictions_or_scores_are_errors(
     tmp_path: Path, pattern: bytes, replacement: bytes, named: str
 ) -> None:
-    table = read_table("ham10000-methods")
-    runs = runs_of(table, SEEDS[:2], [], tmp_path, ["single", "eulerlora-2"])
+    runs = runs_of(METHODS, SEEDS[:2], [], tmp_path, ["single", "eulerlora-2"])
     for run in runs:
         finish(run, data="HAM10000, lesion split")
         write_predictions(run.out / "report", DET, STOCH, seed=run.recipe.seed)
     path = runs[-1].out / "report/predictions.csv.gz"
     content = re.sub(pattern, replacement, gzip.decompress(path.read_bytes()).replace(b"\r", b""))
     path.write_bytes(gzip.compress(content))
-    with pytest.raises(DataError, match=named):
-        compare(table, runs)
+    arguments = arguments_of(tmp_path, "single", "eulerlora-2")
+    assert named in refusal("reproduce", "ham10000-methods", *arguments)
 
 
 def probabilities_of(seed: int, shift: float = 0.0) -> np.ndarray:
@@ -150,104 +156,103 @@ def write_predictions(
                     writer.writerow([set_name, f"{index:02}", lesions[index], label, *cells])
 
 
-def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
-    """All runs of TABLE for SEEDS, finished; `shift` is that of eulerlora-1."""
-    runs = runs_of(TABLE, SEEDS, [], folder)
-    for run in runs:
+def finish_runs(folder: Path, *seeds: int, overrides: Sequence[str] = ()) -> None:
+    """Finishes all runs of TABLE; those of eulerlora-1 are better."""
+    for run in runs_of(TABLE, seeds, overrides, folder):
         # one run ended early
         nll = [0.5, run.recipe.seed / 1000, *([0.25] if run.recipe.seed else [])]
         trained = {"validation_by_epoch": {"det": {"nll": nll}}}
         finish(run, data="HAM10000, lesion-best-epoch split", training=trained)
-        is_arm = run.recipe.variant == "eulerlora-1"
-        write_predictions(
-            run.out / "report", DET, STOCH, seed=run.recipe.seed, shift=shift if is_arm else 0.0
-        )
-    return runs
+        shift = 0.5 if run.recipe.variant == "eulerlora-1" else 0.0
+        write_predictions(run.out / "report", DET, STOCH, seed=run.recipe.seed, shift=shift)
 
 
-def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path: Path) -> None:
-    runs = finished_runs(tmp_path, shift=0.5)
-    comparison = compare(TABLE, runs)
-    assert comparison is not None
-    assert comparison.seeds == SEEDS
-    assert len(comparison.secondary) == 44
-    primary = comparison.primary
-    assert primary is not None
+def test_the_endpoints_of_a_table_have_paired_seeds_and_some_variants_have_those_between_them(
+    tmp_path: Path,
+) -> None:
+    finish_runs(tmp_path, *SEEDS)
+    text = succeed("reproduce", "overfitting-1500", *arguments_of(tmp_path, seeds=SEEDS)).out
+    whole = json.loads((tmp_path / "overfitting-1500.json").read_text())
+    assert whole["seeds"] == list(SEEDS)
+    assert len(whole["secondary"]) == 44
+    primary = whole["primary"]
     expected = [
         log_loss(LABELS, probabilities_of(seed, 0.5)) - log_loss(LABELS, probabilities_of(seed))
         for seed in SEEDS
     ]
-    assert primary.by_seed == pytest.approx(tuple(expected))
-    assert primary.difference == pytest.approx(np.mean(expected))
-    assert primary.high < 0
-    assert primary.adjusted_p is None
-    equal = [r for r in comparison.secondary if r.arm.startswith("lora-20-sampled")]
-    assert {(r.difference, r.p, r.adjusted_p) for r in equal} == {(0.0, 1.0, 1.0)}
+    assert primary["by_seed"] == pytest.approx(expected, abs=ROUNDED)
+    assert primary["difference"] == pytest.approx(np.mean(expected), abs=ROUNDED)
+    assert primary["high"] < 0
+    assert primary["adjusted_p"] is None
+    equal = [r for r in whole["secondary"] if r["arm"].startswith("lora-20-sampled")]
+    assert {(r["difference"], r["p"], r["adjusted_p"]) for r in equal} == {(0.0, 1.0, 1.0)}
+    assert whole["rows"][0]["metrics_by_seed"]["nll"] == [0.5] * 3
+    assert whole["validation_by_epoch"]["probe"] == {"det": {"nll": [0.5, 0.416]}}
 
-    text = comparison_markdown(comparison)
-    verdicts = {line.split(" | ")[0]: line.split(" | ")[1] for line in text.splitlines()[4:49]}
+    rows = text.partition("### Endpoints")[2].splitlines()[4:49]
+    verdicts = {row.split(" | ")[0]: row.split(" | ")[1] for row in rows}
     name = "**NLL (nats): eulerlora-1 stoch - lora-20-sampled det** (primary)"
     assert verdicts[f"| {name}"] == "lower"
     unchanged = "| NLL (nats): lora-20-sampled stoch - lora-20-sampled det"
     assert verdicts[unchanged] == "no difference shown"
     assert "all 3 of 3 alone have p = 0.250" in text
-    write_comparison(tmp_path / "new" / "results.json", TABLE, runs, comparison)
-    content = json.loads((tmp_path / "new" / "results.json").read_text())
-    assert content["primary"]["by_seed"] == pytest.approx(expected, abs=1e-5)
-    assert content["seeds"] == list(SEEDS)
-    assert content["rows"][0]["metrics_by_seed"]["nll"] == [0.5] * 3
-    assert content["validation_by_epoch"]["probe"] == {"det": {"nll": [0.5, 0.416]}}
 
-
-def test_some_variants_of_a_table_have_the_endpoints_between_them(tmp_path: Path) -> None:
-    runs = finished_runs(tmp_path, shift=0.5)
-    whole = compare(TABLE, runs)
     variants = ("lora-20-sampled", "eulerlora-1")
-    chosen = [run for run in runs if run.recipe.variant in variants]
-    comparison = compare(TABLE, chosen)
-    assert whole is not None
-    assert comparison is not None
-    assert comparison.primary == whole.primary
-    assert len(comparison.secondary) == 19
-    unadjusted = [replace(r, adjusted_p=None, detectable=0.0) for r in whole.secondary]
-    assert all(
-        replace(result, adjusted_p=None, detectable=0.0) in unadjusted
-        for result in comparison.secondary
-    )
-    first, same = comparison.secondary[0], whole.secondary[0]
-    assert 0 < first.detectable < same.detectable  # among fewer endpoints
-    adjusted = holm([result.p for result in comparison.secondary])
-    assert [result.adjusted_p for result in comparison.secondary] == adjusted
+    succeed("reproduce", "overfitting-1500", *arguments_of(tmp_path, *variants, seeds=SEEDS))
+    some = json.loads((tmp_path / f"overfitting-1500+{'+'.join(variants)}.json").read_text())
+    assert some["primary"] == whole["primary"]
+    assert len(some["secondary"]) == 19
+    first, same = some["secondary"][0], whole["secondary"][0]
+    assert 0 < first["detectable"] < same["detectable"]  # among fewer endpoints
+    unadjusted = [r | {"adjusted_p": None, "detectable": 0.0} for r in whole["secondary"]]
+    assert all(r | {"adjusted_p": None, "detectable": 0.0} in unadjusted for r in some["secondary"])
+    assert_adjusted(some["secondary"])
+
+
+def assert_adjusted(results: Sequence[Mapping[str, Any]]) -> None:
+    expected = holm([result["p"] for result in results])
+    adjusted = [result["adjusted_p"] for result in results]
+    assert adjusted == pytest.approx(expected, abs=len(results) * ROUNDED)
 
 
 def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: Path) -> None:
-    table = read_table("ham10000-methods")
     variants = ["single", "l2", "eulerlora-2"]
-    runs = runs_of(table, SEEDS[:2], [], tmp_path, variants)
-    for run in runs:
+    for run in runs_of(METHODS, SEEDS[:2], [], tmp_path, variants):
         finish(run, data="HAM10000, lesion split")
         shift = -1.0 if run.recipe.variant == "single" else 0.0
         write_predictions(run.out / "report", DET, STOCH, seed=run.recipe.seed, shift=shift)
-    comparison = compare(table, runs)
-    assert comparison is not None
-    assert comparison.primary is None
-    assert len(comparison.secondary) == (5 + 4) * 3  # eulerlora-2 in det too
-    assert {result.minus for result in comparison.secondary} == {"eulerlora-2 stoch"}
-    adjusted = holm([result.p for result in comparison.secondary])
-    assert [result.adjusted_p for result in comparison.secondary] == adjusted
-    (single,) = [r for r in comparison.secondary if (r.arm, r.metric) == ("single det", "nll")]
-    assert single.difference > 0
-    (far,) = [r for r in comparison.secondary if (r.arm, r.metric) == ("l2 det", "far_msp")]
-    assert (far.difference, far.p, far.adjusted_p) == (0, 1, 1)
-    text = comparison_markdown(comparison)
+    text = succeed("reproduce", "ham10000-methods", *arguments_of(tmp_path, *variants)).out
+    content = json.loads((tmp_path / f"ham10000-methods+{'+'.join(variants)}.json").read_text())
+    assert content["primary"] is None
+    results = content["secondary"]
+    assert len(results) == (5 + 4) * 3  # eulerlora-2 in det too
+    assert {result["minus"] for result in results} == {"eulerlora-2 stoch"}
+    assert_adjusted(results)
+    of_arm = {(r["arm"], r["metric"]): r for r in results}
+    assert of_arm["single det", "nll"]["difference"] > 0
+    far = of_arm["l2 det", "far_msp"]
+    assert (far["difference"], far["p"], far["adjusted_p"]) == (0, 1, 1)
     assert "| AUROC against near sets by feature distance: single det - eulerlora-2 stoch |" in text
-    assert f"{sum(p < 0.05 for p in adjusted)} of them have p < 0.05" in text
+    shown = sum(result["adjusted_p"] < 0.05 for result in results)
+    assert f"{shown} of them have p < 0.05" in text
 
 
-def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
-    runs = finished_runs(tmp_path)
-    (runs[-1].out / "report/report.json").unlink()
-    comparison = compare(TABLE, runs)
-    assert comparison is not None
-    assert comparison.seeds == SEEDS[:2]
-    assert compare(TABLE, runs[: len(TABLE.variants)]) is None
+def test_a_seed_with_a_run_that_failed_is_left_out(
+    tmp_path: Path, on_tiny_data: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eulerlora_lab.tables.local.python_command", lambda *_: ("false",))
+    overrides = ["data.at_most={train = 30}", *on_tiny_data[3::2]]
+    finish_runs(tmp_path, *SEEDS, overrides=overrides)
+    lost = runs_of(TABLE, SEEDS[1:2], overrides, tmp_path, ["eulerlora-1"])[0]
+    lost.report_file.unlink()
+    settings = ("--set", overrides[0], *on_tiny_data)
+    refusal("reproduce", "overfitting-1500", *arguments_of(tmp_path, seeds=SEEDS), *settings)
+    content = json.loads((tmp_path / "overfitting-1500.json").read_text())
+    assert content["seeds"] == [SEEDS[0], SEEDS[2]]
+
+
+def test_one_seed_with_all_runs_has_no_endpoints(tmp_path: Path) -> None:
+    finish_runs(tmp_path, 0)
+    done = succeed("reproduce", "overfitting-1500", *arguments_of(tmp_path, seeds=(0,)))
+    assert "no endpoints" in done.out
+    assert not list(tmp_path.glob("*.json"))

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from eulerlora_contract.errors import SettingsError
-from eulerlora_lab.tables import ray_cluster
-from eulerlora_lab.tables.ray_cluster import RunResources, check_ray, train_on_cluster
+from eulerlora_lab.tables.ray_cluster import RunResources, train_on_cluster
 from eulerlora_lab.tables.table import TableRun
-from lab.tests.tables.test_local import runs, script, wait_for
+from tests.program import refusal
+from tests.server_process import wait_until
 
-__all__ = ["runs", "script"]  # fixtures
+TIMEOUT_S = 300
 DATA = Path("data")
 PATIENT = {  # on a busy machine; a process that has ended refuses the check at once
     "health_check_period_ms": 1_000,
@@ -74,9 +73,8 @@ def meanwhile(action: Callable[[], object]) -> Thread:
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "find_spec", lambda _name: None)
-    with pytest.raises(SettingsError, match=r"eulerlora-lab\[ray\]"):
-        check_ray()
+    monkeypatch.setattr("eulerlora_lab.tables.ray_cluster.find_spec", lambda _name: None)
+    assert "eulerlora-lab[ray]" in refusal("reproduce", "ham10000", "--engine", "ray")
 
 
 @pytest.mark.slow
@@ -88,7 +86,7 @@ def test_the_runs_are_spread_over_the_machines_and_all_end(
         "touch here.$variant on.$TORCH_MACHINE\n"
         "case $variant in ensemble-20x2) echo 'eulerlora: no such thing'; exit 1;; esac\n"
         "i=0; while [ $(ls here.* | wc -l) -lt 2 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1));"
-        " done; echo $OMP_NUM_THREADS > threads; eval $finish"
+        " done; echo $OMP_NUM_THREADS > threads; finish"
     )
     runs[0].report_file.parent.mkdir(parents=True)
     runs[0].report_file.touch()
@@ -109,12 +107,12 @@ def test_the_process_of_a_killed_worker_saves_its_state_and_continues(
     runs: list[TableRun], script: Path, machines: TwoMachines, tmp_path: Path
 ) -> None:
     script.write_text(
-        f"[ -e saved.$variant ] && {{ eval $finish; exit; }}\n"
+        f"[ -e saved.$variant ] && {{ finish; exit; }}\n"
         f"{SAVE_AT_SIGINT} echo $PPID > pid; mv pid worker; {WAIT}"
     )
 
     def kill() -> None:
-        wait_for(tmp_path / "worker")
+        wait_until((tmp_path / "worker").exists, TIMEOUT_S)
         os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)
 
     killing = meanwhile(kill)
@@ -138,8 +136,7 @@ def test_ctrl_c_and_sigterm_interrupt_every_run_and_wait_for_its_state(
     script.write_text(f"{SAVE_AT_SIGINT} touch ready.$variant; {WAIT}")
 
     def interrupt() -> None:
-        for run in runs[:2]:
-            wait_for(tmp_path / f"ready.{run.recipe.variant}")
+        wait_until(lambda: len(list(tmp_path.glob("ready.*"))) == 2, TIMEOUT_S)
         signal.pthread_kill(main_thread, number)
 
     main_thread = get_ident()
@@ -155,7 +152,7 @@ def test_ctrl_c_and_sigterm_interrupt_every_run_and_wait_for_its_state(
 def test_a_run_locked_by_another_program_is_skipped(
     runs: list[TableRun], script: Path, machines: TwoMachines
 ) -> None:
-    script.write_text("eval $finish")
+    script.write_text("finish")
     runs[0].log.parent.mkdir(parents=True)
     with runs[0].log.open("a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)

@@ -3,9 +3,9 @@
 Costs: operations against a count by hand, rows and steps of runs.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,35 +13,46 @@ import pytest
 from eulerlora.methods.registry import DEFAULT_METHOD
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings
-from eulerlora_lab.tables.results import (
-    further_tables,
-    operations,
-    results_markdown,
-)
-from eulerlora_lab.tables.table import TableRun, read_table, runs_of
+from eulerlora_lab.tables.results import operations
+from eulerlora_lab.tables.table import read_table, runs_of
 from lab.tests.tables.synthetic_runs import finish
 from tests.conftest import TINY_BACKBONE
+from tests.program import succeed
 from training.recipe.schema import NO_ADAPTERS
 
 ACCURACIES = {0: 0.901, 42: 0.913, 1206: 0.887}
-METHODS = read_table("ham10000-methods")
-TRAINING = {"steps": 10, "images_per_second": 8.0, "seconds": 7200.0}
-SETS = {"svhn": "far", "monkeypox": "near"}
+METHODS = "ham10000-methods"
 
 
-def runs(
-    folder: Path,
-    seeds: Sequence[int] = (0,),
-    table: str = "ham10000",
-    overrides: Sequence[str] = (),
-) -> list[TableRun]:
-    return runs_of(read_table(table), seeds, overrides, folder)
+def printed(out: Path, table: str, *variants: str, seeds: Sequence[int] = (0,)) -> str:
+    """What `eulerlora reproduce` prints of finished runs."""
+    chosen = [part for name in variants for part in ("--variant", name)]
+    listed = ",".join(map(str, seeds))
+    return succeed("reproduce", table, "--out", out, "--seeds", listed, *chosen).out
+
+
+def finished(
+    out: Path, table: str, *variants: str, seeds: Sequence[int] = (0,), **facts: Any
+) -> str:
+    """What it prints of runs that `finish` makes with the facts."""
+    for run in runs_of(read_table(table), seeds, [], out, variants):
+        finish(run, **facts)
+    return printed(out, table, *variants, seeds=seeds)
 
 
 def cells(text: str) -> list[dict[str, str]]:
     """The rows of the first table of a text by column title."""
-    rows = [[c.strip() for c in r.strip("|").split("|")] for r in text.splitlines() if "|" in r[:1]]
+    _, bar, table = text.partition("\n|")
+    rows = [
+        [cell.strip() for cell in row.strip("|").split("|")]
+        for row in (bar + table).partition("\n\n")[0].splitlines()[1:]
+    ]
     return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+
+
+def further(text: str) -> dict[str, list[dict[str, str]]]:
+    """The tables that follow the first one by title."""
+    return {part.splitlines()[0]: cells(part) for part in text.split("### ")[1:]}
 
 
 def lines(text: str, method: str, mode: str = "det") -> list[dict[str, str]]:
@@ -60,11 +71,11 @@ def notes(text: str) -> list[str]:
 
 
 def test_results_over_seeds_are_mean_and_sample_standard_deviation(tmp_path: Path) -> None:
-    table_runs = runs(tmp_path, list(ACCURACIES))
-    for run in table_runs:
+    for run in runs_of(read_table("ham10000"), [*ACCURACIES], [], tmp_path):
         accuracy = ACCURACIES[run.recipe.seed]
         finish(run, {"accuracy": accuracy, "nll": accuracy / 3})
-    (ours, _) = lines(results_markdown(read_table("ham10000"), table_runs), "EulerLoRA, 2 adapters")
+    text = printed(tmp_path, "ham10000", seeds=[*ACCURACIES])
+    (ours, _) = lines(text, "EulerLoRA, 2 adapters")
     values = np.array(list(ACCURACIES.values()))
     percent = 100 * values
     assert ours["accuracy (%)"] == f"{percent.mean():.2f} ± {percent.std(ddof=1):.2f}"
@@ -72,27 +83,22 @@ def test_results_over_seeds_are_mean_and_sample_standard_deviation(tmp_path: Pat
     assert ours["from"] == "3 seeds"
 
 
-def test_only_finished_runs_count(tmp_path: Path) -> None:
-    table_runs = runs(tmp_path, [0, 42])
-    empty = results_markdown(read_table("ham10000"), table_runs)
-    assert notes(empty)[0] == "No run is finished yet."
-    (lora,) = (run for run in table_runs if (run.recipe.variant, run.recipe.seed) == ("lora-20", 0))
-    finish(lora, {"accuracy": 0.7142, "ece": None})
-    text = results_markdown(read_table("ham10000"), table_runs)
+def test_rows_without_a_run_have_dashes_and_so_has_a_metric_without_a_value(
+    tmp_path: Path,
+) -> None:
+    text = finished(tmp_path, "ham10000", "lora-20", det={"accuracy": 0.7142, "ece": None})
     (unfinished,) = lines(text, "LoRA-Ensemble, rank 20 x 2")
     titles = list(unfinished)[4:]
     assert [unfinished[title] for title in ("trained", *titles)] == ["-"] * (1 + len(titles))
     assert unfinished["from"] == "0 seeds"
-    (finished,) = lines(text, "LoRA, rank 20")
-    assert finished["from"] == "1 seed"
-    assert (finished["accuracy (%)"], finished["ECE (10 bins)"]) == ("71.42", "-")
+    (row,) = lines(text, "LoRA, rank 20")
+    assert row["from"] == "1 seed"
+    assert (row["accuracy (%)"], row["ECE (10 bins)"]) == ("71.42", "-")
 
 
 def test_every_row_shows_its_mode_and_the_published_results(tmp_path: Path) -> None:
-    table_runs = runs(tmp_path)
-    for run in table_runs:
-        finish(run, {"macro_f1": 0.25}, {"macro_f1": 0.75})
-    text = results_markdown(read_table("ham10000"), table_runs)
+    facts = {"det": {"macro_f1": 0.25}, "stoch": {"macro_f1": 0.75}}
+    text = finished(tmp_path, "ham10000", **facts)
     det, stoch = (lines(text, "EulerLoRA, 2 adapters", mode) for mode in ("det", "stoch"))
     assert [row["macro-F1 (%)"] for row in (det[0], stoch[0])] == ["25.00", "75.00"]
     assert [row["mode"] for row in (det[0], stoch[0])] == ["det", "stoch, 4 samples"]
@@ -101,7 +107,7 @@ def test_every_row_shows_its_mode_and_the_published_results(tmp_path: Path) -> N
         "0.021 ± 0.003",
     )
     assert len(lines(text, "EulerLoRA, 1 adapter")) == 1
-    others = results_markdown(read_table("cifar100"), runs(tmp_path, table="cifar100"))
+    others = finished(tmp_path, "cifar100", "single")
     (row,) = [line for line in others.splitlines() if line.startswith("| SNGP |")]
     assert "| - | paper, from LoRA-Ensemble | - | 32.20 ± 0.40 |" in row
     assert any(note.startswith("Snapshot ensemble: ") for note in notes(others))
@@ -112,81 +118,50 @@ def test_every_row_shows_its_mode_and_the_published_results(tmp_path: Path) -> N
     [("ood", "AUROC (%)"), ("ham10000-compact", "AUROC, cifar10-jpeg.tar.xz (%)")],
 )
 def test_a_table_shows_the_metrics_of_its_ood_set(tmp_path: Path, name: str, title: str) -> None:
-    table_runs = runs(tmp_path, table=name)
-    for run in table_runs:
-        finish(run, {"accuracy": 0.75, "auroc": 0.9312})
-    ours, *_ = lines(results_markdown(read_table(name), table_runs), "LoRA, rank 20")
+    text = finished(tmp_path, name, "lora-20", det={"accuracy": 0.75, "auroc": 0.9312})
+    ours, *_ = lines(text, "LoRA, rank 20")
     assert ours[title] == "93.12"
     assert ours.get("accuracy (%)", "75.00") == "75.00"
 
 
+WIDE = TINY_BACKBONE.model_copy(update={"layers": 1, "width": 768})
+
+
 @pytest.mark.parametrize(
-    ("variant", "classes", "expected"),
-    [("eulerlora-2", 10, 2_964_500), ("eulerlora-2", 10_000, 18_329_120),
-     ("eulerlora-2", 7, 2_959_886), ("ensemble-20x2", 7, 2_959_886), ("lora-20", 7, 1_479_943)],
+    ("variant", "adapters", "classes"),
+    [("eulerlora-2", 2, 10), ("eulerlora-2", 2, 1_000), ("ensemble-20x2", 2, 7),
+     ("lora-20", 1, 7)],
 )  # fmt: skip
 def test_parameter_counts_are_those_of_the_network(
-    tmp_path: Path, variant: str, classes: int, expected: int
+    tmp_path: Path, variant: str, adapters: int, classes: int
 ) -> None:
-    """Adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
-    (run,) = runs_of(read_table("ham10000"), [0], [], tmp_path, [variant])
-    finish(run, classes=classes)
-    rows = cells(results_markdown(read_table("ham10000"), [run]))
-    assert f"{expected / 1e6:.2f} M" in {row["trained"] for row in rows}
+    """Adapters of rank 20 at Q, K, V and O of one block of width 768, and their heads."""
+    text = finished(tmp_path, "ham10000", variant, backbone=WIDE, classes=classes)
+    expected = adapters * (4 * 2 * 768 * 20 + classes * (768 + 1))
+    assert f"{expected / 1e6:.2f} M" in {row["trained"] for row in cells(text)}
 
 
 def test_data_seeds_backbone_and_replaced_settings_are_noted(tmp_path: Path) -> None:
+    published = {"published": "ViT_B_32_Weights.IMAGENET1K_V1"}
     for folder, changes, overrides, expected in (
-        ("a", {}, ["training.epochs=20", "stored=float16"], "ViT_B_32_Weights.IMAGENET1K_V1; "
+        ("a", published, ["training.epochs=20", "stored=float16"],
+         "ViT_B_32_Weights.IMAGENET1K_V1; "
          "replaced settings: stored=float16, training.epochs=20"),
-        ("b", {"backbone": TINY_BACKBONE, "published": None}, [], "of SHA-256 01234567"),
+        ("b", {}, [], "of SHA-256 01234567"),
     ):  # fmt: skip
-        table_runs = runs(tmp_path / folder, (0, 42), overrides=overrides)
-        for run in table_runs[:-1]:
+        table, out = read_table("ham10000"), tmp_path / folder
+        for run in runs_of(table, (0, 42), overrides, out, ["lora-20"]):
             finish(run, **changes)
-        printed = notes(results_markdown(read_table("ham10000"), table_runs))
-        assert printed[0] == "measured on HAM10000, paper split, test part"
-        assert printed[1].startswith("seeds 0, 42;")
-        assert f"backbone {expected}" in printed
-
-
-def finished_runs(
-    folder: Path,
-    variant: str,
-    seeds: tuple[int, ...] = (0,),
-    backbone: BackboneSettings = TINY_BACKBONE,
-) -> list[TableRun]:
-    """With reports of two OOD sets; the AUROC is 0.7, 0.9 for feature distance."""
-    runs = runs_of(METHODS, seeds, [], folder, [variant])
-    for run in runs:
-        of_logits = {f"{m}_mean_logits": 0.25 for m in ("accuracy", "ece", "nll", "brier")}
-        finish(run, backbone=backbone, published=None, training=TRAINING)
-        path = run.out / "report/report.json"
-        report = json.loads(path.read_text())
-        report["ood_sets"] = {name: {"group": group} for name, group in SETS.items()}
-        for mode in report["modes"]:
-            mode["trajectories"] = run.recipe.adapters.adapters * mode["options"]["samples"]
-            mode["metrics"] |= {name: {"value": value} for name, value in of_logits.items()}
-            mode["ood"] = {
-                name: {
-                    "scores": {
-                        "msp": {"metrics": {"auroc": {"value": 0.7}}},
-                        "feature_distance": {"metrics": {"auroc": {"value": 0.9}}},
-                    }
-                }
-                for name in SETS
-            }
-        path.write_text(json.dumps(report))
-    return runs
-
-
-def further(text: str) -> dict[str, list[dict[str, str]]]:
-    return {part.splitlines()[0]: cells(part) for part in text.split("### ")[1:]}
+        replaced = (part for override in overrides for part in ("--set", override))
+        arguments = ("--out", out, "--seeds", "0,42", "--variant", "lora-20", *replaced)
+        shown = notes(succeed("reproduce", "ham10000", *arguments).out)
+        assert shown[0] == "measured on HAM10000, paper split, test part"
+        assert shown[1].startswith("seeds 0, 42;")
+        assert f"backbone {expected}" in shown
 
 
 def test_the_cost_of_every_finished_row_is_shown(tmp_path: Path) -> None:
-    runs = finished_runs(tmp_path, "eulerlora-2") + finished_runs(tmp_path, "single")
-    rows = further(further_tables(METHODS, runs))["Cost"]
+    rows = further(finished(tmp_path, METHODS, "eulerlora-2", "single"))["Cost"]
     assert [(row["method"], row["mode"], row["rows per answer"]) for row in rows] == [
         ("Single network", "det", "1"),
         ("EulerLoRA, 2 adapters", "det", "2"),
@@ -198,22 +173,19 @@ def test_the_cost_of_every_finished_row_is_shown(tmp_path: Path) -> None:
 
 
 def test_mean_logits_are_shown_for_methods_with_several_answers(tmp_path: Path) -> None:
-    runs = finished_runs(tmp_path, "eulerlora-2") + finished_runs(tmp_path, "single")
-    rows = further(further_tables(METHODS, runs))["Mean logits"]
+    rows = further(finished(tmp_path, METHODS, "eulerlora-2", "single"))["Mean logits"]
     assert {row["method"] for row in rows} == {"EulerLoRA, 2 adapters"}
     assert (rows[0]["accuracy (%)"], rows[0]["NLL (nats)"]) == ("25.00", "0.250")
-    only_single = further_tables(METHODS, finished_runs(tmp_path / "single", "single"))
-    assert "Mean logits" not in further(only_single)
-    assert further_tables(METHODS, runs_of(METHODS, [0], [], tmp_path / "new")) == ""
+    assert "Mean logits" not in further(printed(tmp_path, METHODS, "single"))
 
 
 def test_every_ood_set_has_a_column_for_each_score(tmp_path: Path) -> None:
-    runs = finished_runs(tmp_path, "single", (0, 42))
-    (row,) = further(further_tables(METHODS, runs))["Out of distribution: AUROC (%)"]
+    title = "Out of distribution: AUROC (%)"
+    text = finished(tmp_path, METHODS, "single", seeds=(0, 42), det={"auroc": 0.7})
+    (row,) = further(text)[title]
     assert row["svhn (far), MSP"] == "70.00 ± 0.00"
     assert row["monkeypox (near), feature distance"] == "90.00 ± 0.00"
-    without = METHODS.model_copy(update={"all_ood": False})
-    assert "Out of distribution: AUROC (%)" not in further(further_tables(without, runs))
+    assert title not in further(finished(tmp_path, "ham10000", "lora-20"))
 
 
 DEEP = TINY_BACKBONE.model_copy(update={"layers": 6})
@@ -254,8 +226,8 @@ def test_rows_and_steps_follow_from_the_run(
     one_block = BackboneSettings(layers=1)
 
     def cost_of(folder: str, variant: str, mode: str) -> dict[str, str]:
-        runs = finished_runs(tmp_path / folder, variant, backbone=one_block)
-        shown = further(further_tables(METHODS, runs))["Cost"]
+        text = finished(tmp_path / folder, METHODS, variant, backbone=one_block)
+        shown = further(text)["Cost"]
         return next(row for row in shown if row["mode"].startswith(mode))
 
     cost = cost_of("run", variant, "det" if samples == 1 else "stoch")

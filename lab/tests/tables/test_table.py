@@ -10,24 +10,14 @@ import pytest
 
 from eulerlora.methods.registry import method_type
 from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
-from eulerlora_contract.sampling import Options
+from eulerlora_contract.sampling import MODES, Options
 from eulerlora_contract.settings import validated
-from eulerlora_lab.tables.results import METRIC_NAMES
-from eulerlora_lab.tables.table import (
-    ResultTable,
-    TableRow,
-    TableRun,
-    ood_index,
-    read_inputs,
-    read_table,
-    runs_of,
-    table_names,
-)
+from eulerlora_lab.tables.table import ResultTable, TableRun, read_table, runs_of, table_names
 from lab.tests.tables.synthetic_runs import finish
 from tests.conftest import DET
+from tests.program import refusal
 from training.adaptation.train import state_file
-from training.recipe.file import read_recipe
-from training.recipe.schema import AdapterRecipe
+from training.reporting.tables import METRICS, OOD_METRICS
 
 LORA, NO_ROW = "lora-20 det", "lora-20 stoch"
 PAPER_TABLES = ("cifar10", "cifar100", "ham10000", "ood")
@@ -36,38 +26,31 @@ STUDIES = ("overfitting-1500", "overfitting-all")
 METHODS = ("cifar10-methods", "ham10000-methods")
 
 
-def rows(name: str) -> dict[tuple[str, str], TableRow]:
-    return {
-        (row.variant, row.options.mode): row
-        for row in read_table(name).rows
-        if row.variant is not None and row.options is not None
-    }
-
-
 @pytest.mark.parametrize("name", table_names())
-def test_every_table_is_valid_and_its_recipe_gives_its_rows(name: str) -> None:
+def test_every_table_is_valid_and_its_recipe_gives_its_rows(name: str, tmp_path: Path) -> None:
     table = read_table(name)
-    assert set(table.metrics) <= METRIC_NAMES.keys()
-    assert len(rows(name)) == len(table.arms)
+    assert set(table.metrics) <= {*METRICS, *OOD_METRICS}
+    assert len(table.arms) == sum(row.variant is not None for row in table.rows)
     for row in table.rows:
         assert row.paper.keys() in ({}.keys(), set(table.metrics))
         assert not row.paper or name in PAPER_TABLES
+    recipes = {run.recipe.variant: run.recipe for run in runs_of(table, [0], [], tmp_path)}
     for arm in table.arms.values():
-        recipe = read_recipe(table.recipe_path, AdapterRecipe, variant=arm.variant)
+        recipe = recipes[arm.variant]
         sampled = method_type(recipe.method).is_sampled(recipe.adapters)
         evaluated = recipe.evaluation
         assert sampled or evaluated.views > 1 or arm.options.mode == "det", arm
         sampling = evaluated.samples, evaluated.sampler, evaluated.views
         assert arm.options in (DET, Options("stoch", *sampling, "float32"))
-        assert table.ood is None or ood_index(table.ood, recipe) is not None
 
 
 @pytest.mark.parametrize("name", [*PAPER_TABLES, *STUDIES, "ham10000-compact"])
 def test_comparisons_have_the_seeds_and_both_modes_of_the_paper(name: str) -> None:
-    assert read_table(name).seeds == PAPER_SEEDS
-    trained = [variant for variant, _ in rows(name) if variant.startswith("eulerlora")]
+    table = read_table(name)
+    assert table.seeds == PAPER_SEEDS
+    trained = [variant for variant in table.variants if variant.startswith("eulerlora")]
     assert trained
-    assert all((variant, mode) in rows(name) for variant in trained for mode in ("det", "stoch"))
+    assert all(f"{variant} {mode}" in table.arms for variant in trained for mode in MODES)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -162,25 +145,28 @@ def test_overrides_that_leave_a_row_without_results_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("broken", "override", "error", "named"),
+    ("broken", "override", "named"),
     [
-        ("data/train/red/03.png", "seed=0", DataError, "train/red/03.png"),
-        ("data/other/3.png", "seed=0", DataError, "other/3.png"),
-        ("backbone.safetensors", "seed=0", CheckpointError, r"backbone\.safetensors"),
-        (None, "outliers.path=strange", DataError, "strange"),
+        ("train/red/03.png", "seed=0", "train/red/03.png"),
+        ("other/3.png", 'evaluation.ood=[{kind = "images", path = "other"}]', "other/3.png"),
+        ("backbone.safetensors", "seed=0", "backbone.safetensors"),
+        (None, 'outliers={kind = "images", path = "strange", weight = 0.5}', "strange"),
     ],
 )
 def test_an_invalid_input_is_an_error_before_any_run(
-    recipe_file: Path, image_folder: Path, broken: str | None, override: str,
-    error: type[Exception], named: str,
+    on_tiny_data: list[str], image_folder: Path, tmp_path: Path,
+    broken: str | None, override: str, named: str,
 ) -> None:  # fmt: skip
-    folder = recipe_file.parent
-    data = Path(shutil.copytree(image_folder, folder / "data"))
+    source, data = Path(on_tiny_data[1]), tmp_path / "data"
+    shutil.copytree(image_folder, data)
+    shutil.copy(source / "backbone.safetensors", data)
     if broken is not None:
-        (folder / broken).write_bytes(b"broken")
-    with pytest.raises(error, match=named):
-        read = read_recipe(recipe_file, AdapterRecipe, [override])
-        read_inputs([TableRun(recipe_file, read, folder)], data)
+        (data / broken).write_bytes(b"broken")
+    settings = [word.replace(str(source), str(data)) for word in on_tiny_data]
+    out = tmp_path / "runs"
+    arguments = ("ham10000-scale-check", "--out", out, *settings, "--set", override)
+    assert named in refusal("reproduce", *arguments)
+    assert not out.exists()
 
 
 def test_a_damaged_config_and_one_without_a_recipe_are_errors(tmp_path: Path) -> None:
