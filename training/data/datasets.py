@@ -135,9 +135,10 @@ def evaluated_dataset(
             "folder; rename it to test on all images"
         )
     elif not (kind.published or same_name):
+        tested, total = len(images.parts["test"]), sum(map(len, images.parts.values()))
         note = (
-            f"only the test part is tested on, because {name} has the pictures of the training on "
-            f"{trained_on}"
+            f"only the test part is tested on, {tested:,} of {total:,} images, because {name} has "
+            f"the pictures of the training on {trained_on}"
         )
     if note is not None:
         images = replace(images, notes=(*images.notes, note))
