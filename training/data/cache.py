@@ -13,13 +13,16 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tarfile
+import zipfile
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -49,6 +52,8 @@ from training.data.copies import oriented_digest
 from training.data.dataset import LABELS
 from training.data.images import Encoded, ImageSource, decode_source
 
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+"""Suffixes of archives; an archive with another one is read too, by its content."""
 _FORMAT = 6
 _PIXELS, INDEX = "pixels.bin", "index.json"
 _MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
@@ -93,7 +98,7 @@ class DecodedImages:
 
 
 def decoded_images(path: Path) -> DecodedImages:
-    """The images of a folder or tar archive, sorted by name; decodes them if not cached.
+    """The images of a folder or archive (tar or zip), sorted by name; decodes them if not cached.
 
     Hidden and system folders are left out. The pixels are mapped from a file: DataLoader's forked
     workers share them, but a spawned process cannot receive them. The cache is in the folder
@@ -105,7 +110,7 @@ def decoded_images(path: Path) -> DecodedImages:
     """
     if not (path.is_dir() or path.is_file()):  # opening a pipe might never end
         found = "a pipe or device" if path.exists() else "no such file"
-        raise DataError(f"{path}: expected a folder or tar archive, got {found}")
+        raise DataError(f"{path}: expected a folder or archive, got {found}")
     real = path.resolve()
     cache = Path(os.environ.get("EULERLORA_CACHE") or user_cache_path("eulerlora"))
     folder = cache / "pixels" / f"{printable(real.name)}-{_digest(str(real))}"
@@ -246,10 +251,10 @@ def _listed(folder: Path) -> FileSelection:
 
 
 def _encoded_images(path: Path, left_out: _LeftOut) -> Iterator[tuple[str, Encoded | _Reason]]:
-    """Yields names and files of a folder, or names and bytes of a tar archive in its order.
+    """Yields names and files of a folder, or names and bytes of an archive in its order.
 
-    An archive is read as a stream. A link to nothing, a pipe or a device has the reason why it
-    cannot be read. What is no image is counted in `left_out`.
+    A link to nothing, a pipe or a device has the reason why it cannot be read. What is no image is
+    counted in `left_out`.
 
     Raises:
         DataError: The archive is unreadable.
@@ -263,24 +268,56 @@ def _encoded_images(path: Path, left_out: _LeftOut) -> Iterator[tuple[str, Encod
             yield name, file if file.is_file() else f"expected a file, got a {file_kind(file)}"
         return
     try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                hidden = hidden_name(PurePosixPath(name).parts)
-                if member.isdir():
-                    continue
-                if hidden is not None:
-                    left_out.hidden.update([hidden] * is_image_name(name))
-                elif is_image_name(name):
-                    yield name, _image(archive, member)
-                else:
-                    left_out.others.update([_member_kind(archive, member)])
-            if not _ends_as_marked(archive):
-                raise DataError(f"{path}: expected a whole tar archive, got one damaged or cut off")
-    except (tarfile.TarError, OSError, EOFError, LZMAError, zlib.error) as error:
-        raise DataError(f"{path}: expected a readable tar archive ({type(error).__name__})") from (
-            error
-        )
+        for member in _members(path):
+            hidden = hidden_name(PurePosixPath(member.name).parts)
+            if hidden is not None:
+                left_out.hidden.update([hidden] * is_image_name(member.name))
+            elif is_image_name(member.name):
+                yield member.name, _image(member)
+            else:
+                left_out.others.update([_member_kind(member)])
+    except (
+        tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, LZMAError, zlib.error,
+        NotImplementedError, UnicodeDecodeError,
+    ) as error:  # fmt: skip
+        raise DataError(f"{path}: expected a readable archive ({type(error).__name__})") from error
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A file in an archive, to be read before the next one is taken.
+
+    Attributes:
+        size: Unpacked, in bytes, as the archive states it.
+        read: Its first bytes, at most this number; or why there are none.
+    """
+
+    name: str
+    size: int
+    read: Callable[[int], bytes | _Reason]
+
+
+_ZIP_STARTS = (b"PK\3\4", b"PK\5\6")  # of a file, and of an archive without one
+
+
+def _members(path: Path) -> Iterator[_Member]:
+    """Yields the files of an archive in its order; a tar archive is read as a stream."""
+    with path.open("rb") as file:
+        is_zip = file.read(4) in _ZIP_STARTS
+    if is_zip:
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                name = info.filename.replace("\\", "/").removeprefix("./")
+                if not info.is_dir():
+                    yield _Member(name, info.file_size, partial(_read_of_zip, archive, info))
+        return
+    with tarfile.open(path) as stream:
+        for member in stream:
+            name = member.name.removeprefix("./")
+            if not member.isdir():
+                yield _Member(name, member.size, partial(_read_of_tar, stream, member))
+        if not _ends_as_marked(stream):
+            raise DataError(f"{path}: expected a whole tar archive, got one damaged or cut off")
 
 
 def _ends_as_marked(archive: tarfile.TarFile) -> bool:
@@ -290,35 +327,49 @@ def _ends_as_marked(archive: tarfile.TarFile) -> bool:
     return archive.fileobj.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | _Reason:
-    """The opened file of a member, or why there is none."""
+def _read_of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo, size: int) -> bytes | _Reason:
     try:
-        return archive.extractfile(member) or "expected a file, got a pipe or device"
+        content = archive.extractfile(member)
     except (KeyError, RecursionError):  # the link leads to nothing, or to itself
         return "expected a file, got a broken link"
+    return "expected a file, got a pipe or device" if content is None else content.read(size)
 
 
-def _image(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Encoded | _Reason:
-    content, limits = _content(archive, member), local_limits()
-    if isinstance(content, str):
-        return content
+def _read_of_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size: int) -> bytes | _Reason:
+    kind = stat.S_IFMT(info.external_attr >> 16)  # of Unix; 0 from other systems
+    if kind not in (0, stat.S_IFREG):
+        return f"expected a file, got a {'link' if kind == stat.S_IFLNK else 'pipe or device'}"
+    if info.flag_bits & 1:
+        return "expected a file without a password, got a locked one"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # zipfile unpacks others without a limit
+        return "expected a stored or deflated file, got a file of another compression"
+    try:
+        with archive.open(info) as content:
+            return content.read(size)
+    except (zipfile.BadZipFile, zlib.error, EOFError):
+        return "expected a whole file, got a damaged one"
+
+
+def _image(member: _Member) -> Encoded | _Reason:
+    limits = local_limits()
     try:
         check_file_size(member.size, limits)  # before it is unpacked
-        data = content.read(max_file_bytes(limits) + 1)  # of another member, for a link
-        check_file_size(len(data), limits)
+        content = member.read(max_file_bytes(limits) + 1)  # of another member, for a link
+        check_file_size(len(content), limits)
     except ImageSizeError as error:
         return f"{error}; {RAISED_BY}"
-    return data
+    return content
 
 
-def _member_kind(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+def _member_kind(member: _Member) -> str:
     """As `file_kind`, but a table of labels, which is not read, has its name as its kind."""
     if PurePosixPath(member.name).name.lower() == LABELS:
         return LABELS
-    content = _content(archive, member)
+    content = member.read(SNIFFED_BYTES)
     if isinstance(content, str):
         return content.partition("got a ")[2]
-    return content_kind(member.name, content.read(SNIFFED_BYTES))
+    return content_kind(member.name, content)
 
 
 def _decode_all(

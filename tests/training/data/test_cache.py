@@ -3,8 +3,10 @@
 import fcntl
 import os
 import shutil
+import stat
 import tarfile
 import warnings
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +47,11 @@ def archive(folder: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def zipped(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.make_archive(str(tmp_path / "zipped"), "zip", folder))
+
+
 def overwrite_unseen(folder: Path) -> None:
     """Gives all files other content, in the size and with the times that the cache knows."""
     for file in (path for path in folder.rglob("*") if path.is_file()):
@@ -53,9 +60,11 @@ def overwrite_unseen(folder: Path) -> None:
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_decoded_images_equal_the_files_and_are_sorted_by_name(folder: Path, archive: Path) -> None:
+def test_decoded_images_equal_the_files_and_are_sorted_by_name(
+    folder: Path, archive: Path, zipped: Path
+) -> None:
     plain = list_images(folder)
-    for path in (folder, archive):
+    for path in (folder, archive, zipped):
         images = decoded_images(path)
         assert list(images.sources) == list(plain)
         assert images.bad == {}
@@ -81,6 +90,42 @@ def test_an_archive_that_ends_before_its_end_is_refused(
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"images\.tar: expected a whole tar archive"):
         decoded_images(path)
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.999])
+def test_a_zip_archive_without_its_end_is_refused(zipped: Path, kept: float) -> None:
+    os.truncate(zipped, int(zipped.stat().st_size * kept))
+    with pytest.raises(DataError, match=r"zipped\.zip"):
+        decoded_images(zipped)
+
+
+def test_unusable_files_of_a_zip_archive_are_named_and_the_others_are_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EULERLORA_MAX_PIXELS", str(2**14))
+    picture, path = (folder / "red" / "00.png").read_bytes(), tmp_path / "odd.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in ("red/good.png", "red\\windows.png", "red/damaged.png", "__MACOSX/._good.png"):
+            file.writestr(name, picture)
+        file.writestr("red/bomb.png", bytes(2**26))
+        file.writestr("red/lzma.png", picture, zipfile.ZIP_LZMA)
+        file.writestr("set/labels.csv", "path,label")
+        for name, kind in (("red/link.png", stat.S_IFLNK), ("red/pipe.png", stat.S_IFIFO)):
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (kind | 0o644) << 16
+            file.writestr(info, "good.png")
+        damaged = file.getinfo("red/damaged.png")
+    content = bytearray(path.read_bytes())
+    start = damaged.header_offset + 30 + len(damaged.filename)
+    content[start + 20 : start + 40] = bytes(20)
+    path.write_bytes(content)
+    images = decoded_images(path)
+    assert [*images.sources] == ["red/good.png", "red/windows.png"]
+    assert [*images.bad] == [
+        f"red/{name}.png" for name in ("bomb", "damaged", "link", "lzma", "pipe")
+    ]
+    assert images.left_out.others == {"labels.csv": 1}
+    assert images.left_out.hidden == {"__MACOSX": 1}
 
 
 def test_a_second_call_reads_no_archive_and_no_image(

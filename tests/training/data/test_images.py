@@ -22,7 +22,7 @@ from training.data.images import LabelledImage, load
 
 def test_paths_that_are_no_folder_or_archive_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.tar").write_text("not an archive")
-    for name, reason in (("absent", "no such"), ("text.tar", "readable tar")):
+    for name, reason in (("absent", "no such"), ("text.tar", "readable archive")):
         with pytest.raises(DataError, match=reason):
             decoded_images(tmp_path / name)
 
