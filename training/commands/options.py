@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -76,12 +77,15 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def with_table(
+        images: str,
+        tables: tuple[str, ...],
+        encoding: str | None,
+        suffix: str,
+        one_hot: str,
         ignore_columns: bool,
         attributes: tuple[str, ...],
         renamed: tuple[str, ...],
         ignored: tuple[str, ...],
-        tables: tuple[str, ...],
-        one_hot: str,
         **options: Any,
     ) -> Any:
         from training.data.dataset import LabelTable, UnreadDataError  # noqa: PLC0415 - torch
@@ -90,19 +94,30 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
         columns = {column: name for column, name in names.items() if name is not None}
         table = LabelTable.model_validate(
             {
-                "ignore_columns": ignore_columns,
+                "images": images,
+                "tables": tables,
+                "encoding": encoding,
+                "suffix": suffix,
                 "columns": columns,
+                "one_hot": tuple(name.strip() for name in one_hot.split(",") if name.strip()),
+                "ignore_columns": ignore_columns,
                 "attributes": attributes,
                 "renamed": _mapping(renamed),
                 "ignored": ignored,
-                "tables": tables,
-                "one_hot": tuple(name.strip() for name in one_hot.split(",") if name.strip()),
             }
         )
         try:
             return command(table=table, **options)
         except UnreadDataError as error:
-            raise DataError(f"{error}; {_suggested(error.suggestion, options)}") from error
+            suggestion, command_line = error.suggestion, _suggested(error.suggestion, options)
+            if command_line is None:
+                raise
+            if suggestion.condition:
+                raise DataError(f"{error}; {suggestion.condition}, run: {command_line}") from error
+            click.echo(command_line)
+            message = f"{error}; the command on standard output reads it"
+            purpose = f", {suggestion.purpose}" if suggestion.purpose else ""
+            raise DataError(f"{message}{purpose}") from error
 
     for column in reversed(_COLUMNS):
         with_table = click.option(
@@ -116,12 +131,32 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Columns of the table with a 1 for the class, such as MEL,NV,BCC.",
         ),
         click.option(
+            "--suffix",
+            default="",
+            metavar="TEXT",
+            help="Suffix of the pictures, such as .jpg, if the table has names without it and "
+            "pictures with several.",
+        ),
+        click.option(
+            "--encoding",
+            metavar="NAME",
+            help="Encoding of the table, such as cp1252. Default: that of its byte order mark, or "
+            "UTF-8.",
+        ),
+        click.option(
             "--table",
             "tables",
             multiple=True,
             metavar="FILE",
-            help="Table of labels in the folder of the pictures instead of labels.csv. Repeat it "
-            "for tables with further columns of the same pictures.",
+            help="Table of labels in the folder of --data instead of labels.csv, or one in each of "
+            "its parts. Repeat it for tables with further columns of the same pictures.",
+        ),
+        click.option(
+            "--images",
+            default=".",
+            metavar="PATH",
+            help="Folder or archive of the pictures, from the folder of --data, if the table is in "
+            "another one.",
         ),
         click.option(
             "--attribute",
@@ -164,12 +199,15 @@ def _mapping(renamed: tuple[str, ...]) -> dict[str, str]:
     return mapping
 
 
-def _suggested(suggestion: Suggestion, options: Mapping[str, Any]) -> str:
-    """The present command with the suggested options."""
-    words = sys.argv[1:]
-    added = suggestion.options
+def _suggested(suggestion: Suggestion, options: Mapping[str, Any]) -> str | None:
+    """The present command with the suggested options; None if there are none for this command."""
+    words, added = sys.argv[1:], suggestion.options
     if suggestion.recipe is not None and "recipe" in options:
         words[words.index(options["recipe"])], added = suggestion.recipe, ()
+    elif "recipe" in options and Path(options["recipe"]).is_dir():
+        words[words.index(options["recipe"])] = "imagefolder"
+    elif not added and suggestion.folder is None:
+        return None
     if suggestion.folder is not None:
         given, words = words, []
         for word in given:
@@ -178,8 +216,9 @@ def _suggested(suggestion: Suggestion, options: Mapping[str, Any]) -> str:
             else:
                 is_data = word.startswith("--data=")
                 words.append(f"--data={suggestion.folder}" if is_data else word)
-    purpose = f"{suggestion.purpose}, run: " if suggestion.purpose else "run: "
-    return f"{purpose}{shlex.join(['eulerlora', *words, *added])}"
+        if options.get("data") is None:
+            words += ["--data", str(suggestion.folder), "--check"]
+    return shlex.join(["eulerlora", *words, *added])
 
 
 def image_options(command: Callable[..., Any]) -> Callable[..., Any]:

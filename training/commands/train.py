@@ -121,9 +121,16 @@ def train_command(
     """Train adapters on a frozen backbone; write a calibrated checkpoint to --out.
 
     RECIPE is a file, or the name of a packaged recipe such as imagefolder, which trains on a folder
-    for each class or on the pictures of labels.csv (path, label, and optionally group and split).
+    for each class or on the pictures of labels.csv (path, label, and optionally group and split). A
+    folder in its place is answered with the command that trains on it.
     """
     configure_openmp()
+    if Path(recipe).is_dir():
+        from training.data.dataset import UnreadDataError  # noqa: PLC0415 - torch
+        from training.data.labels import proposal  # noqa: PLC0415
+
+        suggestion = proposal(Path(recipe), table)
+        raise UnreadDataError(f"expected a recipe, got the folder {recipe}", suggestion)
     from training.recipe.file import find_recipe, leaves, read_recipe  # noqa: PLC0415 - pydantic
     from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
 

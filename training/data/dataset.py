@@ -25,15 +25,39 @@ Column = Literal["path", "label", "group", "lesion", "split"]
 
 
 class LabelTable(Settings):
-    """How labels are read, from `labels.csv` or folders; the keys of `DataSettings`."""
+    """How the labels of a user's images are read, from a table or from folders."""
 
+    images: str = optional(".")
+    """The folder or archive of the pictures, as with `--images`, where it is another one than that
+    of the table.
+    """
+    tables: tuple[str, ...] = optional(())
+    """For imagefolder, the tables of labels instead of `labels.csv`, as with `--table`; later ones
+    add columns to the rows of the first one, by the path.
+    """
+    encoding: str | None = optional(None)
+    """Encoding of the tables, as with `--encoding`; by default that of a byte order mark, or UTF-8.
+    """
+    suffix: str = optional("")
+    """Of the pictures, as with `--suffix`, if the paths of the table lack it."""
+    columns: dict[Column, str] = optional({})
+    """Names of the columns of `labels.csv`, as with `--path-column`, where they have others than
+    path, label, group, lesion and split.
+    """
+    one_hot: tuple[str, ...] = optional(())
+    """For imagefolder, columns of the table with a 1 for the class, as with `--one-hot`."""
     ignore_columns: bool = False
-    columns: dict[Column, str] = {}
-    attributes: tuple[str, ...] = ()
-    renamed: dict[str, str] = {}
-    ignored: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ()
-    one_hot: tuple[str, ...] = ()
+    """Ignore columns of `labels.csv` other than path, label, group, lesion and split, as with
+    `--ignore-columns`.
+    """
+    attributes: tuple[str, ...] = optional(())
+    """Further columns of `labels.csv`, such as `sex` or `skin_type`, as with `--attribute`: an
+    evaluation states its results also by their values.
+    """
+    renamed: dict[str, str] = optional({})
+    """For imagefolder, the class of local labels, as with `--class`."""
+    ignored: tuple[str, ...] = optional(())
+    """For imagefolder, labels whose images are left out, as with `--ignore`."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +67,14 @@ class Suggestion:
     Attributes:
         options: To add to the command.
         purpose: What they do, such as "to leave them out".
+        condition: That only a person can know, such as "if they are the classes".
         folder: For --data; None for the given one.
-        recipe: Of a training; None for the given one.
+        recipe: Of a training, in place of the options; None for the given one.
     """
 
     options: tuple[str, ...] = ()
     purpose: str = ""
+    condition: str = ""
     folder: Path | None = None
     recipe: str | None = None
 
@@ -61,7 +87,7 @@ class UnreadDataError(DataError):
         self.suggestion = suggestion
 
 
-class DataSettings(Settings):
+class DataSettings(LabelTable):
     """The images of a data set and their split."""
 
     kind: str
@@ -69,7 +95,7 @@ class DataSettings(Settings):
     `svhn` in their published layouts, or `imagefolder`, pictures of one's own.
     """
     path: str = "."
-    """A folder or, for imagefolder, a tar archive in the data directory; "." is the directory
+    """A folder or, for imagefolder, an archive in the data directory; "." is the directory
     itself.
     """
     split: Split = "lesion"
@@ -87,36 +113,10 @@ class DataSettings(Settings):
     """
     classes: dict[str, str] = {}
     """For imagefolder, descriptions by class name; if given, these are the exact classes."""
-    ignore_columns: bool = False
-    """Ignore columns of `labels.csv` other than path, label, group, lesion and split, as with
-    `--ignore-columns`.
-    """
-    columns: dict[Column, str] = optional({})
-    """Names of the columns of `labels.csv`, as with `--path-column`, where they have others than
-    path, label, group, lesion and split.
-    """
-    attributes: tuple[str, ...] = optional(())
-    """Further columns of `labels.csv`, such as `sex` or `skin_type`, as with `--attribute`: an
-    evaluation states its results also by their values.
-    """
-    renamed: dict[str, str] = optional({})
-    """For imagefolder, the class of local labels, as with `--class`."""
-    ignored: tuple[str, ...] = optional(())
-    """For imagefolder, labels whose images are left out, as with `--ignore`."""
-    tables: tuple[str, ...] = optional(())
-    """For imagefolder, the tables of labels instead of `labels.csv`, as with `--table`; later ones
-    add columns to the rows of the first one, by the path.
-    """
-    one_hot: tuple[str, ...] = optional(())
-    """For imagefolder, columns of the table with a 1 for the class, as with `--one-hot`."""
     at_most: dict[Part, PositiveInt] = {}
     """Maximum number of images by part; a smaller part is a stratified subset, the same for every
     seed.
     """
-
-    @property
-    def table(self) -> LabelTable:
-        return LabelTable(**{key: getattr(self, key) for key in LabelTable.model_fields})
 
 
 class DataSet(ABC):

@@ -20,8 +20,8 @@ from training.data.images import (
     evenly_spaced,
     refuse,
 )
-from training.data.labels import PART_WORDS, mask_notes
-from training.data.layouts import mask_names
+from training.data.labels import mask_notes
+from training.data.layouts import PART_WORDS, mask_names
 from training.data.local_images import read_local_images
 from training.data.registry import (
     DATA_SETS,
@@ -97,7 +97,7 @@ def evaluated_dataset(
     same_name = trained_on.startswith(f"{name}, ")
     if kind.published:
         mapped = table is not None and bool(
-            table.renamed or table.ignored or table.columns or table.tables
+            table.renamed or table.ignored or table.columns or table.tables or table.images != "."
         )
         is_other = mapped or not kind.is_in(path)
         why = f"the folder is not that of {kind.title}"
@@ -106,8 +106,8 @@ def evaluated_dataset(
         why = f"it is not the folder of the training on {trained_on}"
     if is_other:
         given = LabelTable() if table is None else table
-        of_folder = ("renamed", "ignored", "tables", "one_hot")
-        own = settings.table.model_copy(update={key: getattr(given, key) for key in of_folder})
+        of_folder = ("renamed", "ignored", "images", "tables", "encoding", "suffix", "one_hot")
+        own = settings.model_copy(update={key: getattr(given, key) for key in of_folder})
         local = read_local_images(path, config.classes, own, skip_bad=skip_bad)
         unseen, left_out = _unseen(folder, local.images)
         if not unseen:
@@ -257,7 +257,7 @@ def check_outside_pictures(out: Path, settings: DataSettings, directory: Path) -
     Raises:
         DataError: If it is.
     """
-    pictures = (directory / settings.path).resolve()
+    pictures = (directory / settings.path / settings.images).resolve()
     if not DATA_SETS[settings.kind].published and out.resolve().is_relative_to(pictures):
         raise DataError(f"{out}: expected an output folder outside of the pictures in {pictures}")
 

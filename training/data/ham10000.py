@@ -1,6 +1,5 @@
 """HAM10000 in its published layout, or with its images in one archive, and its splits."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +21,13 @@ from training.data.images import (
     refuse,
 )
 from training.data.splits import SPLIT_SEED, Part, Split, SplitParts, parts_of
+from training.data.tables import read_label_table
 
 _METADATA = "HAM10000_metadata.csv"
+_METADATA_NAMES = (_METADATA, "HAM10000_metadata.tab", "HAM10000_metadata")
+"""Of Kaggle, and of the Dataverse in its form and as it was deposited."""
 _FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
+"""Or zip archives of these names."""
 _ARCHIVE_PATTERN = "ham10000*.tar*"
 _FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
 """Folds of the images that are in no earlier part, by lesion except in the split `paper`; one of
@@ -102,7 +105,7 @@ class Ham10000(DataSet):
     )
 
     def is_in(self, path: Path) -> bool:
-        return (path / _METADATA).is_file()
+        return _metadata(path).is_file()
 
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
         """The images of the parts of the split.
@@ -111,7 +114,7 @@ class Ham10000(DataSet):
             DataError: For too few rows of a class for the split.
         """
         split = settings.split
-        rows, names = _read_rows(path / _METADATA, on_bad)
+        rows, names = _read_rows(_metadata(path), on_bad)
         images = _decoded_by_id(path)
         try:
             parts = _split_rows(rows, split)
@@ -145,6 +148,11 @@ class Ham10000(DataSet):
         return ImageParts(f"{self.title}, {split} split", classes, labelled)
 
 
+def _metadata(folder: Path) -> Path:
+    paths = [folder / name for name in _METADATA_NAMES]
+    return next((path for path in paths if path.is_file()), paths[0])
+
+
 def _read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[_Ham10000Row], list[str]]:
     """The rows in file order, and the class names in order of first appearance.
 
@@ -154,12 +162,13 @@ def _read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[_Ham10000Row], 
         DataError: For a file that is missing or lacks columns.
     """
     try:
-        with path.open(newline="") as file:
-            table = [(_row(cells), cells["dx"]) for cells in csv.DictReader(file)]
-    except (OSError, KeyError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: expected the metadata of HAM10000 ({error!r})") from error
+        table = read_label_table(path)
+        of_lines = (dict(zip(table.header, line.cells, strict=True)) for line in table.lines)
+        rows = [(_row(cells), cells["dx"]) for cells in of_lines]
+    except KeyError as error:
+        raise DataError(f"{path}: expected the metadata of HAM10000, with {error}") from error
     known = []
-    for number, (row, dx) in enumerate(table, start=1):
+    for number, (row, dx) in enumerate(rows, start=1):
         if dx in _DESCRIPTIONS:
             known.append((row, dx))
         else:
@@ -219,7 +228,8 @@ def _lesion_fold(
 
 
 def _decoded_by_id(folder: Path) -> DecodedImages:
-    paths = [folder / name for name in _FOLDERS if (folder / name).is_dir()]
+    names = (f"{name}{suffix}" for suffix in ("", ".zip") for name in _FOLDERS)
+    paths = [path for name in names if (path := folder / name).exists()]
     paths = paths or sorted(folder.glob(_ARCHIVE_PATTERN))[:1]
     if not paths:
         raise DataError(

@@ -17,7 +17,7 @@ from training.data.labels import ImageLabel, check_every_class, split_labels
 
 
 class ImageFolder(DataSet):
-    """A folder or tar archive of pictures."""
+    """A folder or archive of pictures."""
 
     kind = "imagefolder"
     title = "image folder"
@@ -27,7 +27,8 @@ class ImageFolder(DataSet):
     published = False
 
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
-        decoded = decoded_images(path)
+        pictures = path / settings.images
+        decoded = decoded_images(pictures)
         split = split_labels(settings, path, decoded)
         descriptions = {normalize("NFC", name): text for name, text in settings.classes.items()}
         faults: list[str] = []
@@ -42,7 +43,7 @@ class ImageFolder(DataSet):
                     parts[part].append(image)
                 else:
                     name = (PurePath(settings.path) / row.name).as_posix()
-                    fault = _fault(path, row, decoded, hint=not faults)
+                    fault = _fault(pictures, row, decoded, hint=not faults)
                     faults.append(f"{name}: {fault}")
                     on_bad(name, fault)
         counts = {part: Counter(image.label for image in images) for part, images in parts.items()}

@@ -15,7 +15,7 @@ from eulerlora.images.files import EXTENSIONS, is_image_name
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.image_folders import hidden_name, left_out_notes, list_files
 from eulerlora_contract.printable import printable
-from training.data.cache import DecodedImages
+from training.data.cache import ARCHIVES, DecodedImages, decoded_images
 from training.data.dataset import (
     LABELS,
     Column,
@@ -27,16 +27,31 @@ from training.data.dataset import (
 from training.data.identifiers import MISSING, Identifiers, read_identifiers
 from training.data.images import UNKNOWN
 from training.data.layouts import (
+    PART_WORDS,
     TABLE_SUFFIXES,
     UnreadTable,
+    default_table,
     mask_classes,
     mask_names,
+    named_table,
+    other_format,
+    part_of,
+    path_column,
     public_set,
     unlike_classes,
     unread_tables,
 )
 from training.data.splits import Part, Split, SplitParts, parts_of
-from training.data.tables import LIKELY_NAMES, SEPARATORS, read_tables, reader_of_pictures
+from training.data.tables import (
+    LIKELY_NAMES,
+    SEPARATORS,
+    WINDOWS,
+    EncodingError,
+    Table,
+    TableLine,
+    joined,
+    reader_of_pictures,
+)
 
 _COLUMNS: tuple[Column, ...] = get_args(Column)
 PATH, _LABEL, _GROUP, _LESION, _SPLIT = _COLUMNS
@@ -44,22 +59,6 @@ _SPELLING = re.compile(r"[\s\u200b\ufeff]|(?<=\d)\.0+(?=\s*$)")
 """What does not tell classes apart: spaces, and the decimals of a spreadsheet."""
 _INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
 """Names of the column that pandas writes for the index of a table, in lower case."""
-
-PART_WORDS: Mapping[str, Part] = {
-    "train": "train", "training": "train", "trn": "train",
-    "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
-    "test": "test", "testing": "test",
-}  # fmt: skip
-
-
-def part_of(name: str) -> Part | None:
-    """The part that a folder or a cell of the column `split` names; None for no or several.
-
-    A part is a word of the name in any case: `Train`, `images_train`, `trainset`, `Test-2024`.
-    """
-    words = re.findall(r"[^\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name))
-    parts = {PART_WORDS.get(word.lower().removesuffix("set")) for word in words} - {None}
-    return parts.pop() if len(parts) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -115,29 +114,32 @@ def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labe
     Raises:
         DataError: With file and line; for an archive with a table, which is read in a folder only.
     """
-    if LABELS in images.left_out.others:
-        raise DataError(
-            f"{path}: expected a table {LABELS} in a folder, got one in an archive; unpack it"
-        )
     if settings.tables and not path.is_dir():
-        raise DataError(f"{path}: expected a folder with --table, got an archive; unpack it")
-    tables, notes = _tables_in(path, settings)
-    suffixes = Counter(table.suffix.lower() for table in tables)
-    notes += tuple(left_out_notes(images.left_out.others - suffixes, images.left_out.hidden))
-    names = images.names
+        raise DataError(
+            f"{path}: expected the folder of the table, got an archive; name it with --images"
+        )
+    pictures, names = path / settings.images, images.names
+    tables, notes = _tables(path, settings)
+    if LABELS in images.left_out.others and not tables:
+        raise DataError(
+            f"{pictures}: expected a table {LABELS} in a folder, got one in an archive; unpack it"
+        )
+    read = Counter(one.path.suffix.lower() for one in tables for _ in {x.folder for x in one.lines})
+    notes += tuple(left_out_notes(images.left_out.others - read, images.left_out.hidden))
     if tables:
-        labels = _read_rows(Labels(path, tables[0], (), notes), tables, names, settings)
+        labels = Labels(pictures, tables[0].path, (), notes)
+        labels = _read_lines(labels, tables, names, settings)
     else:
         masks = mask_names(names)
         names -= masks
-        rows, folder_notes = _folder_labels(path, names)
+        rows, folder_notes = _folder_labels(pictures, names)
         known = public_set(images.names)
         notes += () if known is None else (f"the files are those of {known.name}: {known.note}",)
-        notes += (*mask_notes(masks), *_leakage_notes(path, names))
-        labels = Labels(path, None, rows, (*notes, *folder_notes), masks=masks)
+        notes += (*mask_notes(masks), *_leakage_notes(path, names, settings))
+        labels = Labels(pictures, None, rows, (*notes, *folder_notes), masks=masks)
     unlabelled = sorted(names - {row.name for row in labels.rows})
     if unlabelled:
-        where = f"not in {tables[0].name}" if tables else "outside of the class folders"
+        where = f"not in {tables[0].path.name}" if tables else "outside of the class folders"
         note = f"{len(unlabelled):,} images are {where} and are left out, such as {unlabelled[0]}"
         labels = replace(labels, notes=(*labels.notes, note))
     return labels
@@ -149,9 +151,9 @@ def mask_notes(masks: Collection[str]) -> tuple[str, ...]:
     return (f"{len(masks):,} masks of other pictures are left out, such as {min(masks)}",)
 
 
-def _leakage_notes(path: Path, names: Collection[str]) -> Iterator[str]:
+def _leakage_notes(path: Path, names: Collection[str], settings: LabelTable) -> Iterator[str]:
     """Yields a warning for each unread table that has what the pictures of a folder share."""
-    for found in unread_tables(path, names):
+    for found in unread_tables(path, names, settings):
         if found.groups is not None:
             yield (
                 f"{found.path} is not read, but its column {found.groups} is likely to say which "
@@ -185,67 +187,76 @@ def with_classes(labels: Labels, settings: LabelTable) -> Labels:
     return replace(labels, rows=rows, ignored=ignored, notes=(*labels.notes, *notes))
 
 
-def _tables_in(path: Path, settings: LabelTable) -> tuple[Sequence[Path], tuple[str, ...]]:
-    """The tables of a folder, and a note on other tables or on the name."""
+def _tables(path: Path, settings: LabelTable) -> tuple[Sequence[Table], tuple[str, ...]]:
+    """The tables of labels in a folder, and a note on other tables or on the name."""
     if settings.tables:
-        tables = [path / name for name in settings.tables]
-        for table in tables:
-            if not table.is_file():
-                raise DataError(f"{table}: expected a table of labels, got no such file")
+        tables = []
+        for name in settings.tables:
+            table = named_table(path, name, settings.encoding)
+            if table is None:
+                raise DataError(f"{path / name}: expected a table of labels, got no such file")
+            tables.append(table)
         return tables, ()
+    table = default_table(path, settings)
+    if table is not None:
+        name = table.path.name
+        is_spelling = name != LABELS and name.lower() == LABELS
+        return [table], (f"{name} is read as {LABELS}",) if is_spelling else ()
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
-    tables = [file for file in files if file.name.lower() == LABELS]
-    if len(tables) > 1:
-        names = " and ".join(table.name for table in tables)
-        raise DataError(f"{path}: expected one {LABELS}, got {names}")
-    if tables:
-        note = f"{tables[0].name} is read as {LABELS}"
-        return tables, () if tables[0].name == LABELS else (note,)
     others = [file.name for file in files if file.suffix.lower() in TABLE_SUFFIXES]
     note = f"{', '.join(others)} is not read; --table names a table of labels"
     return (), (note,) if others else ()
 
 
-def _read_rows(
-    labels: Labels, tables: Sequence[Path], names: Collection[str], settings: LabelTable
+def _read_lines(
+    labels: Labels, tables: Sequence[Table], names: Collection[str], settings: LabelTable
 ) -> Labels:
-    path = labels.path
     columns = {name: settings.columns.get(name, name).strip().lower() for name in _COLUMNS}
-    table = read_tables(tables, columns[PATH])
-    header, lines, separator = table.header, table.lines, table.separator
+    columns[PATH] = path_column(tables[0], settings.columns)
+    stated = settings.one_hot
+    if not stated and _LABEL not in settings.columns and _LABEL not in tables[0].header:
+        stated = tables[0].one_hot
+    table = joined(tables, columns[PATH])
+    path, header, lines = table.path, table.header, table.lines
     index = {at for at, name in enumerate(header) if _INDEX_NAME.fullmatch(name)
-             and all(not cells[at] or cells[at].isdigit() for _, cells in lines)}  # fmt: skip
+             and all(not line.cells[at] or line.cells[at].isdigit() for line in lines)}  # fmt: skip
     notes = [f"the column without a name in {path.name} is ignored"] if index else []
     used = [name for at, name in enumerate(header) if at not in index]
     attributes = {name: name.strip().lower() for name in settings.attributes}
-    one_hot = {name: name.strip().lower() for name in settings.one_hot}
+    one_hot = {name: name.strip().lower() for name in stated}
     if one_hot:
         del columns[_LABEL]
+    if one_hot and not settings.one_hot:
+        notes.append(f"the classes are the columns {', '.join(one_hot)} of {path.name}")
     further = [*attributes.values(), *one_hot.values()]
     notes += _check_columns(path, used, columns, further, settings.ignore_columns)
     at = {column: header.index(name) for column, name in columns.items() if name in header}
-    name_of = reader_of_pictures(labels.folder, names, mask_names(names))
-    of_lines = [{column: cells[at[column]] for column in at} for _, cells in lines]
+    name_of = reader_of_pictures(labels.folder, names, mask_names(names), settings.suffix)
+    of_lines = [
+        {**{column: line.cells[at[column]] for column in at}, PATH: line.path(at[PATH])}
+        for line in lines
+    ]
     if one_hot:
         class_at = {name: header.index(column) for name, column in one_hot.items()}
         of_lines = [
-            {**row, _LABEL: _one_hot_label(f"{path} line {number}", cells, class_at)}
-            for row, (number, cells) in zip(of_lines, lines, strict=True)
+            {**cells, _LABEL: _one_hot_label(table, line, class_at)}
+            for cells, line in zip(of_lines, lines, strict=True)
         ]
     known, identifier_notes = _with_identifiers(of_lines)
     rows = [
         replace(
-            _row(path, number, of_columns, name_of),
+            _row(table, line, of_columns, name_of),
             attributes={
-                name: UNKNOWN if (cell := cells[header.index(column)]).lower() in MISSING else cell
+                name: UNKNOWN if (cell := line.cells[header.index(column)]).lower() in MISSING
+                else cell
                 for name, column in attributes.items()
             },
         )
-        for (number, cells), of_columns in zip(lines, known, strict=True)
-    ]
+        for line, of_columns in zip(lines, known, strict=True)
+    ]  # fmt: skip
     notes += identifier_notes
-    if separator != ",":
-        notes.append(f"{path.name} is read as separated by {SEPARATORS[separator]}")
+    if table.separator != ",":
+        notes.append(f"{path.name} is read as separated by {SEPARATORS[table.separator]}")
     given = [PurePosixPath(row[PATH].replace("\\", "/")) for row in of_lines]
     if any("\\" in row[PATH] for row in of_lines) and any(len(cell.parts) > 1 for cell in given):
         notes.append(f"backslashes in the paths of {path.name} are read as /")
@@ -259,17 +270,42 @@ def _read_rows(
         end, whole = ends[0]
         notes.append(f"{len(ends):,} paths are ends of those of pictures, such as {end} of {whole}")
     _check_rows(path, rows)
-    return replace(labels, rows=rows, notes=(*labels.notes, *notes))
+    rows, part_notes = _with_parts_of_folders(rows)
+    return replace(labels, rows=rows, notes=(*labels.notes, *notes, *part_notes))
 
 
-def _one_hot_label(place: str, cells: Sequence[str], columns: Mapping[str, int]) -> str:
+def _with_parts_of_folders(rows: Sequence[ImageLabel]) -> tuple[list[ImageLabel], list[str]]:
+    """The rows with the parts that their first folders name, and a note.
+
+    Rows stay as they are if they state parts, or if the folders are no whole set of parts: a folder
+    is none, a part lacks a class, or a group is in several.
+    """
+    folders = {row.name: PurePosixPath(row.name).parts[0] for row in rows if "/" in row.name}
+    parts = {folder: part_of(folder) for folder in {*folders.values()}}
+    given = [replace(row, part=parts.get(folders.get(row.name, ""))) for row in rows]
+    present, classes = {row.part for row in given}, {row.label for row in given}
+    groups = {(row.cluster, row.part) for row in given if row.cluster is not None}
+    whole = (
+        "train" in present
+        and None not in present
+        and len(present) > 1
+        and len({(row.part, row.label) for row in given}) == len(present) * len(classes)
+        and len(groups) == len({group for group, _ in groups})
+    )
+    if not whole or any(row.part for row in rows):
+        return [*rows], []
+    named = ", ".join(f"{name} is {part}" for name, part in sorted(parts.items()))
+    return given, [f"parts: {named}"]
+
+
+def _one_hot_label(table: Table, line: TableLine, columns: Mapping[str, int]) -> str:
     """The class whose column, by class, has a 1."""
     with suppress(ValueError):
-        values = {name: float(cells[at]) for name, at in columns.items()}
+        values = {name: float(line.cells[at]) for name, at in columns.items()}
         if sorted(values.values()) == [*[0.0] * (len(values) - 1), 1.0]:
             return max(values, key=values.__getitem__)
-    got = ", ".join(f"{name} {cells[at]}" for name, at in columns.items())
-    raise DataError(f"{place}: expected a 1 for one class and 0 for the others, got {got}")
+    got = ", ".join(f"{name} {line.cells[at]}" for name, at in columns.items())
+    raise table.error(line, f"expected a 1 for one class and 0 for the others, got {got}")
 
 
 def _check_columns(
@@ -353,24 +389,24 @@ def _with_identifiers(
 
 
 def _row(
-    path: Path, line: int, cells: Mapping[Column, str], name_of: Callable[[str], str]
+    table: Table, line: TableLine, cells: Mapping[Column, str], name_of: Callable[[str], str]
 ) -> ImageLabel:
-    place = f"{path} line {line}"
     label, split = (cells.get(column, "") for column in (_LABEL, _SPLIT))
-    if not cells["path"] or label.lower() in MISSING:
-        raise DataError(f"{place}: expected a {PATH} and a {_LABEL}, got an empty or missing value")
+    if not cells[PATH] or label.lower() in MISSING:
+        message = f"expected a {PATH} and a {_LABEL}, got an empty or missing value"
+        raise table.error(line, message)
     part = part_of(split)
     if part is None and split.lower() not in MISSING:
-        raise DataError(f"{place}: expected a {_SPLIT} of train, val or test, got {split!r}")
+        raise table.error(line, f"expected a {_SPLIT} of train, val or test, got {split!r}")
     group, lesion = (cells.get(column) or None for column in (_GROUP, _LESION))
     try:
-        name = name_of(cells["path"])
+        name = name_of(cells[PATH])
     except DataError as error:
-        raise DataError(f"{place}: {error}") from error
+        raise table.error(line, str(error)) from error
     return ImageLabel(
         name=name,
         label=normalize("NFC", label),
-        place=f"{path.name} line {line}",
+        place=line.place,
         cluster=group or lesion,
         lesion=lesion if group is None or lesion is None else f"{group}/{lesion}",
         part=part,
@@ -484,7 +520,7 @@ def _check_class_names(labels: Labels, settings: DataSettings) -> None:
         )  # fmt: skip
     found = unlike_classes(names)
     without_word = unlike_classes(names, with_table=True)
-    if without_word and any(unread_tables(labels.path, pictures)):
+    if without_word and any(unread_tables(labels.folder, pictures, LabelTable())):
         found = without_word
     if found is not None:
         raise _not_classes(labels, found)
@@ -498,39 +534,100 @@ def _not_classes(labels: Labels, found: str) -> DataError:
         return DataError(message)
     strings = [json.dumps(name, ensure_ascii=False) for name in names]
     stated = f"data.classes={{{', '.join(f'{name} = {name}' for name in strings)}}}"
-    return UnreadDataError(message, Suggestion(("--set", stated), _IF_CLASSES))
+    return UnreadDataError(
+        message, Suggestion(("--set", stated), condition="if they are the classes")
+    )
 
 
-_IF_CLASSES = "if they are the classes"
 _MAX_STATED = 20  # classes on a command line
 
 
 @contextmanager
-def suggesting_tables(path: Path, images: DecodedImages, settings: LabelTable) -> Iterator[None]:
-    """Adds to the refusal of a folder the options by which it is read.
-
-    They name a table of its pictures, or the folder of the classes in it.
+def suggesting_options(path: Path, images: DecodedImages, settings: LabelTable) -> Iterator[None]:
+    """Adds to the refusal of a folder the options by which it is read, or what else helps.
 
     Raises:
-        UnreadDataError: In place of a DataError.
+        UnreadDataError: In place of a DataError, with options.
     """
     try:
         yield
     except DataError as error:
-        fixed = isinstance(error, UnreadDataError) and error.suggestion.purpose != _IF_CLASSES
-        if fixed or settings.tables or not path.is_dir() or (path / LABELS).exists():
+        fixed = isinstance(error, UnreadDataError) and not error.suggestion.condition
+        if fixed or not path.is_dir():
             raise
-        for found in unread_tables(path, images.names):
-            if (suggestion := _table_options(path, images, found)) is not None:
-                raise UnreadDataError(f"{error}{found.note}", suggestion) from error
-        folder = _folder_of_classes(path, images, settings)
-        if folder is None:
+        known = other_format(path)
+        for suggestion, note in _suggestions(path, images, settings):
+            reason = str(error).partition("; ")[0]  # without notes on what is not read
+            raise UnreadDataError(f"{reason}{note}", suggestion) from error
+        if known is None:
             raise
-        raise UnreadDataError(str(error), Suggestion(folder=folder)) from error
+        message = f"{error}; the files are those of {known.name}{known.way}"
+        if known.recipe is None:
+            raise DataError(message) from error
+        raise UnreadDataError(message, Suggestion(recipe=known.recipe)) from error
+
+
+def _suggestions(
+    path: Path, images: DecodedImages, settings: LabelTable
+) -> Iterator[tuple[Suggestion, str]]:
+    """Yields what reads a folder, the likely first, with a note on each.
+
+    That are columns of the table that it is read by; or else another table, the folder of the
+    classes in it, or its only archive.
+    """
+    try:
+        given = _readable_tables(path, settings)
+    except DataError:
+        return
+    for found in unread_tables(path, images.names, settings, given):
+        if (suggestion := _table_suggestion(path, images, settings, found)) is not None:
+            yield suggestion, found.note
+    if given:
+        return
+    folder = _folder_of_classes(path, images, settings)
+    if folder is not None:
+        yield Suggestion(folder=folder), ""
+    archives = [file for file in path.iterdir() if file.name.lower().endswith(ARCHIVES)]
+    if not images.names and len(archives) == 1:
+        inner = settings.model_copy(update={"images": archives[0].name})
+        with suppress(DataError):
+            of_archive = decoded_images(archives[0])
+            with suppress(DataError):
+                _check_layout(
+                    read_labels(path, of_archive, inner), DataSettings(kind="imagefolder")
+                )
+                yield Suggestion(_options(inner, settings)), ""
+            for found in unread_tables(path, of_archive.names, inner):
+                suggestion = _table_suggestion(path, of_archive, settings, found)
+                if suggestion is not None:
+                    yield suggestion, found.note
+
+
+def _readable_tables(path: Path, settings: LabelTable) -> Sequence[Table]:
+    """As `_tables`; a table that is not in UTF-8 is read as one of Windows."""
+    try:
+        return _tables(path, settings)[0]
+    except EncodingError:
+        return _tables(path, settings.model_copy(update={"encoding": WINDOWS}))[0]
+
+
+def proposal(path: Path, settings: LabelTable) -> Suggestion:
+    """How a training reads a folder, which it then names.
+
+    Raises:
+        DataError: For one that it does not read.
+    """
+    data = DataSettings(kind="imagefolder", **settings.model_dump(exclude_defaults=True))
+    suggestion = Suggestion()
+    try:
+        split_labels(data, path, decoded_images(path / settings.images))
+    except UnreadDataError as error:
+        suggestion = error.suggestion
+    return replace(suggestion, folder=suggestion.folder or path)
 
 
 def _folder_of_classes(path: Path, images: DecodedImages, settings: LabelTable) -> Path | None:
-    """The only folder of a folder, if it has those of classes."""
+    """The only folder of a folder, if it is read as it is."""
     tops = {name.split("/")[0] for name in images.names if "/" in name}
     if len(tops) != 1:
         return None
@@ -543,7 +640,9 @@ def _folder_of_classes(path: Path, images: DecodedImages, settings: LabelTable) 
     return None
 
 
-def _table_options(path: Path, images: DecodedImages, found: UnreadTable) -> Suggestion | None:
+def _table_suggestion(
+    path: Path, images: DecodedImages, settings: LabelTable, found: UnreadTable
+) -> Suggestion | None:
     """The options by which a table is read; None if it states no two classes."""
     if found.table is None:
         return None
@@ -552,10 +651,15 @@ def _table_options(path: Path, images: DecodedImages, found: UnreadTable) -> Sug
         files = list_files([found.folder], EXTENSIONS).files
         names = {file.relative_to(found.folder).as_posix() for file in files}
     listed = DecodedImages(dict.fromkeys(names, path), {})
-    try:
-        labels = read_labels(found.folder, listed, found.table)
-        _check_spelling(labels)
-    except DataError:
+    labels = None
+    for ignores in (settings.ignore_columns, True):
+        table = found.table.model_copy(update={"ignore_columns": ignores})
+        with suppress(DataError):
+            labels = read_labels(found.folder, listed, table)
+            _check_spelling(labels)
+            break
+    options = _options(table, settings)
+    if labels is None or not options:
         return None
     units: dict[str, set[str]] = defaultdict(set)
     for row in labels.rows:
@@ -564,19 +668,32 @@ def _table_options(path: Path, images: DecodedImages, found: UnreadTable) -> Sug
     rare = sorted({row.label for row in labels.rows if len(units[row.label]) < _MIN_UNITS})
     if len(units.keys() - {*rare}) < 2:
         return None
-    options = [option for name in found.table.tables for option in ("--table", name)]
-    for column, name in found.table.columns.items():
-        options += [f"--{column}-column", name]
-    if found.table.one_hot:
-        options += ["--one-hot", ",".join(found.table.one_hot)]
-    options += ["--ignore-columns", *(o for name in rare for o in ("--ignore", name))]
+    options += tuple(option for name in rare for option in ("--ignore", name))
     if any(row.name not in listed.sources for row in labels.rows if row.label not in rare):
-        options.append("--skip-bad")
+        options += ("--skip-bad",)
     purpose = f"to leave out {', '.join(rare)} with few pictures" if rare else ""
     recipe = None if found.known is None else found.known.recipe
-    return Suggestion(
-        tuple(options), purpose, None if found.folder == path else found.folder, recipe
-    )
+    folder = None if found.folder == path else found.folder
+    return Suggestion(options, purpose, folder=folder, recipe=recipe)
+
+
+def _options(table: LabelTable, given: LabelTable) -> tuple[str, ...]:
+    """The options that make a table of the given one."""
+    options = []
+    for option, values, present in (
+        ("--images", [table.images], [given.images]),
+        ("--table", table.tables, given.tables),
+        ("--encoding", [table.encoding or ""], [given.encoding or ""]),
+        ("--suffix", [table.suffix], [given.suffix]),
+    ):
+        if values != present:
+            options += [word for value in values for word in (option, value)]
+    for column, name in table.columns.items():
+        if given.columns.get(column) != name:
+            options += [f"--{column}-column", name]
+    if table.ignore_columns and not given.ignore_columns:
+        options.append("--ignore-columns")
+    return tuple(options)
 
 
 _MIN_UNITS = 3  # of a class that a suggested command trains on: one for each part
@@ -776,10 +893,10 @@ def split_labels(settings: DataSettings, path: Path, images: DecodedImages) -> _
     Raises:
         DataError: With class and file.
     """
-    with suggesting_tables(path, images, settings.table):
-        labels = read_labels(path, images, settings.table)
+    with suggesting_options(path, images, settings):
+        labels = read_labels(path, images, settings)
         _check_layout(labels, settings)
-    labels = with_classes(labels, settings.table)
+    labels = with_classes(labels, settings)
     _check_several(labels, settings)
     classes = _checked_classes(labels, settings.classes.keys())
     labels = with_grouped_copies(_with_test_part(labels), images.digests)

@@ -4,8 +4,8 @@ Also the layouts of public data sets, and the tables near a folder that may have
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -13,8 +13,34 @@ from pathlib import Path, PurePosixPath
 
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.image_folders import hidden_name
-from training.data.dataset import Column, LabelTable
-from training.data.tables import LIKELY_NAMES, Table, read_csv_table, reader_of_pictures
+from training.data.dataset import LABELS, Column, LabelTable
+from training.data.splits import Part
+from training.data.tables import (
+    LIKELY_NAMES,
+    WINDOWS,
+    EncodingError,
+    Table,
+    read_label_table,
+    reader_of_pictures,
+    stacked,
+)
+
+PART_WORDS: Mapping[str, Part] = {
+    "train": "train", "training": "train", "trn": "train",
+    "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+
+
+def part_of(name: str) -> Part | None:
+    """The part that a folder or a cell of the column `split` names; None for no or several.
+
+    A part is a word of the name in any case: `Train`, `images_train`, `trainset`, `Test-2024`.
+    """
+    words = re.findall(r"[^\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name))
+    parts = {PART_WORDS.get(word.lower().removesuffix("set")) for word in words} - {None}
+    return parts.pop() if len(parts) == 1 else None
+
 
 _PARTS = {
     "part", "parts", "batch", "batches", "chunk", "fold", "folds", "folder", "shard", "split",
@@ -227,6 +253,12 @@ _PUBLIC_SETS = (
     ),
     PublicSet("Fitzpatrick17k", ["fitzpatrick17k*.csv"], {"path": "md5hash", "label": "label"}),
     PublicSet(
+        "DDI",
+        ["ddi_metadata.csv"],
+        {"path": "ddi_file", "label": "malignant"},
+        note="it names no patients; the column disease has the diagnosis, skin_tone the skin type",
+    ),
+    PublicSet(
         "BUSI",
         ["benign ([0-9]*)_mask.png", "malignant ([0-9]*)_mask.png"],
         note="it names no patients, so that pictures of one may be in several parts",
@@ -251,8 +283,54 @@ def _is_table_of(table: Table, known: PublicSet) -> bool:
     return fnmatchcase(table.path.name, known.files[0]) and wanted <= {*table.header}
 
 
+@dataclass(frozen=True)
+class OtherFormat:
+    """Files in which a class of each picture is not stated as this program reads it.
+
+    Attributes:
+        files: Glob patterns, of which one has a file.
+        way: What a person does with them.
+        recipe: That reads them.
+    """
+
+    name: str
+    files: Sequence[str]
+    way: str = ""
+    recipe: str | None = None
+
+
+_BOXES = (
+    ", which states objects in pictures and no class of a picture: cut the objects out into a "
+    f"folder for each class, or write a table {LABELS} with path and label"
+)
+_OTHER_FORMATS = (
+    OtherFormat("HAM10000", ["HAM10000_metadata*"], recipe="ham10000"),
+    OtherFormat("CIFAR-10", ["cifar-10-batches-py/data_batch_1"], recipe="cifar10"),
+    OtherFormat("CIFAR-100", ["cifar-100-python/train"], recipe="cifar100"),
+    OtherFormat("COCO", ["*.coco.json", "*/*.coco.json", "*/instances_*.json"], _BOXES),
+    OtherFormat("YOLO", ["labels/*.txt", "labels/*/*.txt", "*/labels/*.txt"], _BOXES),
+    OtherFormat("Pascal VOC", ["Annotations/*.xml", "*/Annotations/*.xml"], _BOXES),
+    OtherFormat(
+        "MedMNIST",
+        ["*mnist*.npz"],
+        ", which are arrays: `python -m medmnist save --flag=NAME --root=DIR --folder=NEW "
+        "--postfix=png` writes pictures and NAME.csv, which needs a first line split,path,label",
+    ),
+)
+
+
+def other_format(folder: Path) -> OtherFormat | None:
+    """The known format that the files in a folder have, beside class folders and tables."""
+    for known in _OTHER_FORMATS:
+        if any(next(folder.glob(pattern), None) for pattern in known.files):
+            return known
+    return None
+
+
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".xls", ".xlsx", ".jsonl", ".parquet")
-_READ_SUFFIXES = ("", ".csv", ".tsv", ".tab")
+_READ_SUFFIXES = ("", ".csv", ".tsv", ".tab", ".jsonl")
+_METADATA, _FILE_NAME = ("metadata.csv", "metadata.jsonl"), "file_name"
+"""Tables of a Hugging Face ImageFolder, and their column of paths."""
 _MAX_FILES = 100
 _MAX_BYTES = 2**24
 _MAX_CELLS = 1_000
@@ -290,92 +368,192 @@ class UnreadTable:
         return text if whole or not self.known.note else f"{text}: {self.known.note}"
 
 
-def unread_tables(path: Path, names: Collection[str]) -> Iterator[UnreadTable]:
-    """Yields the tables in a folder and in the one above that name its pictures, the likely first.
+def named_table(folder: Path, name: str, encoding: str | None = None) -> Table | None:
+    """The table of this name in a folder, or those in its folders of parts as one; or None.
 
-    `names` are relative to the folder.
+    Raises:
+        DataError: As `read_label_table`, and for parts with different columns.
+    """
+    if (folder / name).is_file():
+        return read_label_table(folder / name, encoding)
+    parts = [
+        inner / name
+        for inner in sorted(folder.glob("*/"))
+        if part_of(inner.name) and (inner / name).is_file()
+    ]
+    return stacked(folder, [read_label_table(file, encoding) for file in parts]) if parts else None
+
+
+def default_table(folder: Path, settings: LabelTable) -> Table | None:
+    """The table in a folder that is read without being named.
+
+    That is `labels.csv` in any case, or the `metadata.csv` or `metadata.jsonl` of a Hugging Face
+    ImageFolder with its labels; in the folder or in each part.
+
+    Raises:
+        DataError: As `named_table`, and for two spellings of `labels.csv`.
+    """
+    if not folder.is_dir():
+        return None
+    spellings = sorted(file.name for file in folder.iterdir() if file.name.lower() == LABELS)
+    if len(spellings) > 1:
+        raise DataError(f"{folder}: expected one {LABELS}, got {' and '.join(spellings)}")
+    table = named_table(folder, spellings[0] if spellings else LABELS, settings.encoding)
+    label = settings.columns.get("label", "label").strip().lower()
+    for name in _METADATA if table is None else ():
+        with suppress(DataError):
+            found = named_table(folder, name, settings.encoding)
+            if (
+                found is not None
+                and _FILE_NAME in found.header
+                and (label in found.header or settings.one_hot or found.one_hot)
+            ):
+                return found
+    return table
+
+
+def path_column(table: Table, columns: Mapping[Column, str]) -> str:
+    """The column of the pictures: the named one, or `file_name` of Hugging Face without `path`."""
+    if "path" in columns:
+        return columns["path"].strip().lower()
+    return _FILE_NAME if _FILE_NAME in table.header and "path" not in table.header else "path"
+
+
+def unread_tables(
+    path: Path, names: Collection[str], settings: LabelTable, given: Sequence[Table] = ()
+) -> Iterator[UnreadTable]:
+    """Yields the tables that name the pictures of a folder, the likely first.
+
+    They are in the folder, in one in it, or in the one above, unless `settings.images` names the
+    pictures; or the first of the `given` ones, with the columns of the others.
+
+    Args:
+        path: Of the tables.
+        names: Of the pictures, relative to `settings.images`.
+        settings: What a user has stated of the table.
+        given: Tables in place of those in folders.
     """
     if not path.is_dir() or not names:
         return
     above = path.absolute().parent
-    places = ((path, names), (above, {f"{path.absolute().name}/{name}" for name in names}))
-    for folder, here in places:
-        files = [
-            file
-            for pattern in (("*", "*/*") if folder == path else ("*",))
-            for file in sorted(folder.glob(pattern))
-            if file.suffix.lower() in _READ_SUFFIXES
-            and hidden_name(file.relative_to(folder).parts) is None
-            and file.is_file()
-            and file.stat().st_size < _MAX_BYTES
-        ]
-        tables = []
-        for file in files[:_MAX_FILES]:
-            try:
-                tables.append(read_csv_table(file))
-            except DataError:
-                continue
-        name_of = reader_of_pictures(folder, here, mask_names(here))
-        for table in sorted(tables, key=lambda table: public_set((), [table]) is None):
-            found = _unread(folder, table, tables, name_of, here)
+    places = {path: names}
+    if settings.images == "." and not given:
+        places[above] = {f"{path.absolute().name}/{name}" for name in names}
+    for folder, here in places.items():
+        tables = given or [*_tables_in(folder, settings, depth=2 if folder == path else 1)]
+        candidates = given[:1] or sorted(tables, key=lambda one: public_set((), [one]) is None)
+        for table in candidates:
+            found = _unread(folder, table, tables, here, settings, bool(given))
             if found is not None:
                 yield found
+
+
+def _tables_in(folder: Path, settings: LabelTable, depth: int) -> Iterator[Table]:
+    """Yields the readable tables in a folder; those of one name in its parts are one."""
+    files = [
+        file
+        for pattern in ("*", "*/*")[:depth]
+        for file in sorted(folder.glob(pattern))
+        if file.suffix.lower() in _READ_SUFFIXES
+        and hidden_name(file.relative_to(folder).parts) is None
+        and file.is_file()
+        and file.stat().st_size < _MAX_BYTES
+    ]
+    in_parts = Counter(file.name for file in files if part_of(file.parent.name))
+    names = dict.fromkeys(
+        file.name
+        if file.parent != folder and part_of(file.parent.name) and in_parts[file.name] > 1
+        else file.relative_to(folder).as_posix()
+        for file in files[:_MAX_FILES]
+    )
+    for name in names:
+        with suppress(DataError):
+            try:
+                table = named_table(folder, name, settings.encoding)
+            except EncodingError:
+                table = named_table(folder, name, WINDOWS)
+            if table is not None:
+                yield table
 
 
 def _unread(
     folder: Path,
     table: Table,
     tables: Sequence[Table],
-    name_of: Callable[[str], str],
     names: Collection[str],
+    settings: LabelTable,
+    given: bool,
 ) -> UnreadTable | None:
     """The table, if it names pictures."""
-
-    def share(column: str) -> float:
-        """Of the cells that name pictures; 0 for few of the pictures."""
-        cells = table.column(column)
-        sample = cells[:: 1 + len(cells) // _MAX_CELLS]
-        named = 0
-        for cell in sample:
-            with suppress(DataError):  # the end of several paths
-                named += name_of(cell) in names
-        share = named / max(len(sample), 1)
-        return share if share * len({*cells}) >= _COVERED * len(names) else 0.0
-
     known = public_set((), [table])
+    paths = table.header if known is None else [known.columns["path"]]
+    suffix, path, named = _path_column(folder / settings.images, table, paths, names, settings)
+    if named == 0 or (known is None and named < _NAMED):
+        return None
+    further: Sequence[Table] = tables[1:] if given else ()
     if known is not None:
-        if share(known.columns["path"]) == 0:
-            return None
-        further = [
+        further = further or [
             other
             for pattern in known.files[1:]
             for other in tables
-            if fnmatchcase(other.path.name, pattern) and known.columns["path"] in other.header
+            if fnmatchcase(other.path.name, pattern) and path in other.header
         ]
-        columns = {
-            column: name
-            for column, name in known.columns.items()
-            if any(name in one.header for one in (table, *further))
+    header = {name for one in (table, *further) for name in one.header}
+    likely = known.columns if known is not None else _likely_columns(table, path)
+    columns = {
+        column: name
+        for column, name in {"path": path, **likely, **settings.columns}.items()
+        if name.strip().lower() in header
+    }
+    defaults = {**dict(zip(columns, columns, strict=True)), "path": path_column(table, {})}
+    read = settings.model_copy(
+        update={
+            "tables": settings.tables
+            if given
+            else tuple(one.path.relative_to(folder).as_posix() for one in (table, *further)),
+            "columns": {key: name for key, name in columns.items() if name != defaults[key]},
+            "suffix": suffix,
+            "encoding": table.encoding,
+            "ignore_columns": True,
         }
-        one_hot = known.one_hot
-    else:
-        shares = {name: share(name) for name in table.header if name}
-        path = max(shares, key=shares.__getitem__, default=None)
-        if path is None or shares[path] < _NAMED:
-            return None
-        further, one_hot = [], ()
-        columns = {"path": path, **_likely_columns(table, path)}
-        if "label" not in columns:
-            one_hot = _one_hot_columns(table)
-    read = LabelTable(
-        tables=tuple(one.path.relative_to(folder).as_posix() for one in (table, *further)),
-        columns={column: name for column, name in columns.items() if column != name},
-        one_hot=one_hot,
-        ignore_columns=True,
     )
     groups = columns.get("group", columns.get("lesion"))
-    read_as = read if "label" in columns or one_hot else None
-    return UnreadTable(folder, table.path, read_as, known, groups)
+    has_labels = "label" in columns or settings.one_hot or table.one_hot
+    return UnreadTable(folder, table.path, read if has_labels else None, known, groups)
+
+
+def _path_column(
+    pictures: Path,
+    table: Table,
+    columns: Sequence[str],
+    names: Collection[str],
+    settings: LabelTable,
+) -> tuple[str, str, float]:
+    """The suffix and the column by which most cells name pictures, and their share of the cells.
+
+    The share is 0 for few of the pictures. A suffix is one that the settings state, or needed.
+    """
+    masks = mask_names(names)
+    suffixes = [settings.suffix]
+    if not settings.suffix:
+        suffixes += sorted({PurePosixPath(name).suffix for name in names})
+    best = (settings.suffix, columns[0] if columns else "", 0.0)
+    for suffix in suffixes:
+        name_of = reader_of_pictures(pictures, names, masks, suffix)
+        for column in columns:
+            at = table.header.index(column)
+            sample = table.lines[:: 1 + len(table.lines) // _MAX_CELLS]
+            named = 0
+            for line in sample:
+                with suppress(DataError):  # the end of several paths
+                    named += name_of(line.path(at)) in names
+            share = named / max(len(sample), 1)
+            enough = share * len({*table.column(column)}) >= _COVERED * len(names)
+            if enough and share > best[2]:
+                best = (suffix, column, share)
+        if best[2] >= _NAMED:
+            break
+    return best
 
 
 def _likely_columns(table: Table, path: str) -> dict[Column, str]:
@@ -388,12 +566,3 @@ def _likely_columns(table: Table, path: str) -> dict[Column, str]:
         if name and column not in ("path", "split"):
             columns[column] = name
     return columns
-
-
-def _one_hot_columns(table: Table) -> tuple[str, ...]:
-    """The columns of numbers of which one is 1 in every row, and the others 0."""
-    numbers = [name for name in table.header if {*table.column(name)} <= {"0", "1", "0.0", "1.0"}]
-    if len(numbers) < 2 or len({*numbers}) < len(numbers):
-        return ()
-    rows = zip(*(map(float, table.column(name)) for name in numbers), strict=True)
-    return tuple(numbers) if all(sum(row) == 1 for row in rows) else ()

@@ -12,13 +12,13 @@ from training.data.cache import decoded_images
 from training.data.dataset import LABELS, LabelTable, Suggestion, UnreadDataError
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
 from training.data.labels import (
-    part_of,
     read_labels,
-    suggesting_tables,
+    suggesting_options,
     with_classes,
     with_grouped_copies,
     without_parts,
 )
+from training.data.layouts import part_of
 from training.data.units import Units
 
 _DEFAULT_TABLE = LabelTable()
@@ -55,7 +55,7 @@ def read_local_images(
     skip_bad: bool = False,
     lesion: re.Pattern[str] | None = None,
 ) -> LocalImages:
-    """The labelled pictures of a folder or tar archive; every one of them can be decoded.
+    """The labelled pictures of a folder or archive; every one of them can be decoded.
 
     They are labelled as those of a training (`read_labels`); parts are ignored, and copies of a
     class are one group.
@@ -76,8 +76,8 @@ def read_local_images(
     """
     skipped: dict[str, str] = {}
     on_bad: OnBad = skipped.__setitem__ if skip_bad else refuse
-    decoded = decoded_images(path)
-    with suggesting_tables(path, decoded, table):
+    decoded = decoded_images(path / table.images)
+    with suggesting_options(path, decoded, table):
         labels = without_parts(with_classes(read_labels(path, decoded, table), table))
         present = {row.label for row in labels.rows}
         if not present & {known.name for known in classes}:

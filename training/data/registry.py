@@ -40,8 +40,9 @@ def known_data(settings: _AnyData) -> _AnyData:
     if settings.kind not in DATA_SETS:
         raise ValueError(f"expected kind {' or '.join(DATA_SETS)}, got {settings.kind!r}")
     if DATA_SETS[settings.kind].published:
-        for key in ("classes", "renamed", "ignored", "tables", "one_hot"):
-            if getattr(settings, key):
+        of_user = ("classes", "renamed", "ignored", "images", "tables", "suffix", "one_hot")
+        for key in of_user:
+            if getattr(settings, key) != DataSettings.model_fields[key].default:
                 raise ValueError(f"expected {key} only with kind imagefolder, got {settings.kind}")
     return settings
 

@@ -1,10 +1,14 @@
-"""Tables of labels: CSV files, and the pictures that their cells name."""
+"""Tables of labels: files of CSV or JSON lines, and the pictures that their cells name."""
 
 import csv
 import io
+import json
+import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 from unicodedata import normalize
 
 from eulerlora_contract.errors import DataError
@@ -17,7 +21,7 @@ LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
     ),
     "label": (
         "class", "diagnosis", "dx", "diagnostic", "target", "category", "class_name", "classname",
-        "pathology", "benign_malignant", "condition", "species",
+        "pathology", "benign_malignant", "condition", "species", "choice",
     ),
     "group": ("patient", "patient_id", "subject", "subject_id", "case", "case_id", "person"),
     "lesion": ("lesion_id", "lesion_number", "mole"),
@@ -27,23 +31,67 @@ LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
 SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
+_JSON_LINES = ".jsonl"
+_BYTE_ORDER_MARKS = {
+    BOM_UTF8: "utf-8-sig",
+    BOM_UTF16_LE: "utf-16",
+    BOM_UTF16_BE: "utf-16",
+}
+WINDOWS = "cp1252"
+"""The encoding of text that programs of Windows write without a byte order mark."""
+
+
+class EncodingError(DataError):
+    """A table is in another encoding than the expected one."""
+
+
 @dataclass(frozen=True)
-class Table:
-    """Cells without surrounding spaces.
+class TableLine:
+    """A row of a table.
 
     Attributes:
-        header: Names of the columns in lower case.
-        lines: Number of the line in the file, and a cell for each column.
+        place: The file, relative to the folder of the table, and the line.
+        cells: For each column, without surrounding spaces.
+        folder: That paths are relative to, relative to the folder of the table.
+    """
+
+    place: str
+    cells: Sequence[str]
+    folder: str = ""
+
+    def path(self, column: int) -> str:
+        """The cell of a path, relative to the folder of the table or absolute."""
+        cell = self.cells[column]
+        return f"{self.folder}/{cell}" if self.folder and not cell.startswith("/") else cell
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of one file, or of several with the same columns.
+
+    Attributes:
+        path: Of the file; of several, which are in folders of one folder, the common name in that.
+        names: Of the columns.
+        encoding: With which it was read, if not by a byte order mark or as UTF-8.
     """
 
     path: Path
-    header: Sequence[str]
-    lines: Sequence[tuple[int, Sequence[str]]]
+    names: Sequence[str]
+    lines: Sequence[TableLine]
     separator: str = ","
+    encoding: str | None = None
+
+    @property
+    def header(self) -> list[str]:
+        """The names of the columns in lower case."""
+        return [name.lower() for name in self.names]
 
     def column(self, name: str) -> list[str]:
         at = self.header.index(name)
-        return [cells[at] for _, cells in self.lines]
+        return [line.cells[at] for line in self.lines]
+
+    def error(self, line: TableLine, message: str) -> DataError:
+        return DataError(f"{self.path.parent / line.place}: {message}")
 
     def joined(self, other: "Table", key: str) -> "Table":
         """This table with the further columns of another one, by the cells of the column `key`.
@@ -51,56 +99,145 @@ class Table:
         Cells are empty in a row that the other table has not.
         """
         added = [at for at, name in enumerate(other.header) if name not in self.header]
-        rows = dict(zip(other.column(key), (cells for _, cells in other.lines), strict=True))
-        at, none = self.header.index(key), [""] * len(other.header)
-        lines = [
-            (number, [*cells, *(rows.get(cells[at], none)[index] for index in added)])
-            for number, cells in self.lines
-        ]
-        header = [*self.header, *(other.header[index] for index in added)]
-        return Table(self.path, header, lines, self.separator)
+        at, of_other = self.header.index(key), other.header.index(key)
+        by_path = {line.path(of_other): line.cells for line in other.lines}
+        none = [""] * len(other.names)
+        lines = []
+        for line in self.lines:
+            cells = by_path.get(line.path(at), none)
+            lines.append(replace(line, cells=[*line.cells, *(cells[index] for index in added)]))
+        names = [*self.names, *(other.names[index] for index in added)]
+        return replace(self, names=names, lines=lines)
+
+    @property
+    def one_hot(self) -> tuple[str, ...]:
+        """The columns of numbers of which one is 1 in every row, and the others 0; or none."""
+        numbers = {
+            at: [float(line.cells[at]) for line in self.lines]
+            for at in range(len(self.names))
+            if {line.cells[at] for line in self.lines} <= {"0", "1", "0.0", "1.0"}
+        }
+        names = tuple(self.names[at] for at in numbers)
+        whole = all(sum(row) == 1 for row in zip(*numbers.values(), strict=True))
+        return names if whole and 1 < len({*names}) == len(names) else ()
 
 
-def read_csv_table(path: Path) -> Table:
-    """The table in a file.
+def read_label_table(path: Path, encoding: str | None = None) -> Table:
+    """The table in a file: one JSON object a line in `.jsonl`, comma-separated values in others.
+
+    Nested values of JSON are cells with their text.
+
+    Args:
+        path: Of the file.
+        encoding: By Python's name; None for that of a byte order mark, or UTF-8.
 
     Raises:
+        EncodingError: For another encoding.
         DataError: With the line.
     """
+    text = _text(path, encoding)
+    if path.suffix.lower() == _JSON_LINES:
+        return _of_json_lines(path, text, encoding)
+    separator = max(SEPARATORS, key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text), delimiter=separator)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        separator = max(SEPARATORS, key=text.partition("\n")[0].count)
-        reader = csv.reader(io.StringIO(text), delimiter=separator)
-        header = [name.strip().lower() for name in next(reader, [])]
-        lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
-    for number, cells in lines:
-        if len(cells) != len(header):
-            raise DataError(f"{path} line {number}: expected a cell for each column, as in line 1")
-    return Table(path, header, lines, separator)
+        names = [name.strip() for name in next(reader, [])]
+        lines = [
+            TableLine(f"{path.name} line {reader.line_num}", [cell.strip() for cell in cells])
+            for cells in reader
+            if cells
+        ]
+    except csv.Error as error:
+        raise DataError(f"{path}: expected a table of separated values ({error})") from error
+    table = Table(path, names, lines, separator, encoding)
+    for line in lines:
+        if len(line.cells) != len(names):
+            raise table.error(line, "expected a cell for each column, as in line 1")
+    return table
 
 
-def read_tables(paths: Sequence[Path], key: str) -> Table:
+def _text(path: Path, encoding: str | None) -> str:
+    try:
+        content = path.read_bytes()
+        marked = (name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark))
+        return content.decode(encoding or next(marked, "utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    except LookupError as error:
+        raise DataError(
+            f"expected the name of an encoding, such as {WINDOWS}, got {encoding}"
+        ) from (error)
+    except UnicodeDecodeError as error:
+        raise EncodingError(
+            f"{path}: expected a table in {encoding or 'UTF-8'}, or another --encoding ({error})"
+        ) from error
+
+
+def _of_json_lines(path: Path, text: str, encoding: str | None) -> Table:
+    objects: dict[str, dict[str, Any]] = {}  # by place
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            place = f"{path.name} line {number}"
+            try:
+                objects[place] = {str(key): value for key, value in json.loads(line).items()}
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise DataError(f"{path.parent / place}: expected a JSON object") from error
+    names = list(dict.fromkeys(name for values in objects.values() for name in values))
+
+    def cell(value: Any) -> str:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return "" if value is None else text.strip()
+
+    lines = [
+        TableLine(place, [cell(values.get(name)) for name in names])
+        for place, values in objects.items()
+    ]
+    return Table(path, [name.strip() for name in names], lines, encoding=encoding)
+
+
+def stacked(folder: Path, tables: Sequence[Table]) -> Table:
+    """The rows of tables of one name in different folders below `folder`.
+
+    Raises:
+        DataError: For other columns than those of the first one.
+    """
+    first = tables[0]
+    lines: list[TableLine] = []
+    for table in tables:
+        if table.header != first.header:
+            raise DataError(
+                f"{table.path}: expected the columns of {first.path}, {', '.join(first.names)}; "
+                f"got {', '.join(table.names)}"
+            )
+        inner = table.path.parent.relative_to(folder).as_posix()
+        lines += [replace(one, place=f"{inner}/{one.place}", folder=inner) for one in table.lines]
+    return replace(first, path=folder / first.path.name, lines=lines)
+
+
+def joined(tables: Sequence[Table], key: str) -> Table:
     """The first table with the further columns of the others; `key` is the column of pictures.
 
     Raises:
-        DataError: As in `read_csv_table`, and for a table without the column.
+        DataError: For a table without the column.
     """
-    first, *others = map(read_csv_table, paths)
-    for table in (first, *others) if others else ():
+    whole, *others = tables
+    for table in tables if others else ():
         if key not in table.header:
             raise DataError(
                 f"{table.path} line 1: expected the column {key} in each table, got "
-                f"{', '.join(table.header)}"
+                f"{', '.join(table.names)}"
             )
     for other in others:
-        first = first.joined(other, key)
-    return first
+        whole = whole.joined(other, key)
+    return whole
+
+
+_UPLOADED = re.compile(r"^/data/(upload/\d+/[0-9a-f]{8}-|local-files/\?d=)")
+"""What Label Studio puts before the name of an uploaded picture, or the path of a local one."""
 
 
 def reader_of_pictures(
-    folder: Path, names: Collection[str], masks: Collection[str] = ()
+    folder: Path, names: Collection[str], masks: Collection[str] = (), suffix: str = ""
 ) -> Callable[[str], str]:
     """A function that turns the cell of a path into the name of a picture in a folder.
 
@@ -108,7 +245,8 @@ def reader_of_pictures(
     another Unicode form than the file's is that of the file: macOS decomposes letters such as an
     umlaut in the names of files. A picture that `eulerlora convert` made has its original's path.
     Without such a file, the cell is the end of a path, with or without its suffix, if only one
-    picture has it, or only one that is no mask.
+    picture has it, or only one that is no mask; the cell of an export of Label Studio is first the
+    name that the picture had before its upload. `suffix` is added to cells without it.
 
     Raises:
         DataError: For the end of several paths.
@@ -126,7 +264,8 @@ def reader_of_pictures(
                     by_end.setdefault(key, []).append(name)
 
     def name_of(cell: str) -> str:
-        path = PurePosixPath(cell.replace("\\", "/"))
+        whole = _UPLOADED.sub("", cell.replace("\\", "/"))
+        path = PurePosixPath(whole if whole.endswith(suffix) else whole + suffix)
         for root in roots:
             path = path.relative_to(root) if path.is_relative_to(root) else path
         name = path.as_posix()
@@ -139,7 +278,7 @@ def reader_of_pictures(
         if len(ends) > 1:
             raise DataError(
                 f"expected the path of one picture, got {cell}, which ends those of {ends[0]} and "
-                f"{ends[1]}"
+                f"{ends[1]}; name a folder with --images or a suffix with --suffix"
             )
         return ends[0]
 

@@ -83,7 +83,7 @@ def with_attributes(
 ) -> list[LabelledImage]:
     """The images with the attributes that a table of their archive gives them.
 
-    `archive`: a folder or tar archive.
+    `archive`: a folder or archive.
 
     Raises:
         DataError: Without such a table, or for a column that it lacks.

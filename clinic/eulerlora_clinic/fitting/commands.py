@@ -97,7 +97,7 @@ _predictive_value_option = click.option(
     "archives",
     multiple=True,
     metavar="NAME=PATH",
-    help="Measure also on a folder or tar archive of labelled pictures. NAME: ph2, pad-ufes-20 or "
+    help="Measure also on a folder or archive of labelled pictures. NAME: ph2, pad-ufes-20 or "
     "a .toml file with its labels. Repeat it for several.",
 )
 @click.option(
@@ -324,7 +324,7 @@ def _archives(arguments: Sequence[str], option: str) -> list[tuple[Path, Archive
         if not (name and equals and path):
             raise click.UsageError(f"{option}: expected NAME=PATH, got {argument}")
         if not Path(path).exists():
-            raise click.UsageError(f"{option}: expected a folder or tar archive, got {path}")
+            raise click.UsageError(f"{option}: expected a folder or archive, got {path}")
         archives.append((Path(path), read_archive_labels(name)))
     return archives
 

@@ -821,7 +821,7 @@ def _ranking(images: PolicyInputs) -> Estimates:
 def read_archive(
     archive: Path, classes: Sequence[ClassName], labels: ArchiveLabels, skip_bad: bool = False
 ) -> Sequence[LabelledImage]:
-    """The labelled pictures of a folder or tar archive.
+    """The labelled pictures of a folder or archive.
 
     skip_bad, errors: as in `read_local_images`.
     """

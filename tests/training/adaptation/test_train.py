@@ -216,15 +216,14 @@ def test_an_external_set_may_lack_add_and_rename_classes(trained: Path, tmp_path
         for index in range(4):
             write_image(data / name / f"{index}.png", COLOURS[colour], noise)
     command = ["evaluate", trained, "--data", data, "--mode", "det", "--out", tmp_path / "report"]
-    refused = refusal(*command, "--class", "crimson=red")
-    suggested = shlex.split(refused.partition("run: ")[2])
+    suggested = shlex.split(run(*command, "--class", "crimson=red").out)
     assert suggested == [
         "eulerlora", *map(str, command), "--class", "crimson=red",
         "--class", "Blue=blue", "--ignore", "grey",
     ]  # fmt: skip
     done = succeed(*suggested[1:])
     report = read_report(tmp_path / "report")
-    assert str(tmp_path / "report") in refusal(*command)  # no report is replaced
+    assert str(tmp_path / "report") in run(*suggested[1:]).err  # no report is replaced
     assert report.images == 8
     assert "no picture is of green" in " ".join(report.notes)
     assert "nan" not in done.out.lower()

@@ -1,5 +1,7 @@
 """Writes public data sets in small, with the names of files as published."""
 
+import json
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,6 +190,171 @@ def intel(folder: Path) -> None:
     write_pictures(folder, [f"seg_pred/seg_pred/{i}.jpg" for i in range(4)])
 
 
+def ham10000_dataverse(folder: Path) -> None:
+    """The files of the Dataverse as downloaded: archives, and a table with tabs."""
+    ham10000(folder)
+    for part in ("HAM10000_images_part_1", "HAM10000_images_part_2"):
+        with zipfile.ZipFile(folder / f"{part}.zip", "w") as archive:
+            for picture in sorted((folder / part).iterdir()):
+                archive.write(picture, picture.name)
+                picture.unlink()
+        (folder / part).rmdir()
+    table = folder / "HAM10000_metadata.csv"
+    (folder / "HAM10000_metadata.tab").write_text(table.read_text().replace(",", "\t"))
+    table.unlink()
+
+
+def ddi(folder: Path) -> None:
+    rows = [
+        {
+            "": index, "DDI_ID": index + 1, "DDI_file": f"{index + 1:06}.png",
+            "skin_tone": (12, 34, 56)[index % 3], "malignant": index % 4 == 0,
+            "disease": "nevus" if index % 4 else "melanoma",
+        }
+        for index in range(48)
+    ]  # fmt: skip
+    write_pictures(folder / "images", [str(row["DDI_file"]) for row in rows])
+    write_table(folder / "ddi_metadata.csv", rows)
+
+
+def chest_xray(folder: Path) -> None:
+    """Kaggle's archive, which has the set twice and the files of macOS."""
+    names = [
+        f"{part}/{name}/{kind}-{part}-{i:04}.jpeg"
+        for part, count in (("train", 8), ("val", 2), ("test", 4))
+        for name, kind in (("NORMAL", "IM"), ("PNEUMONIA", "person1_bacteria"))
+        for i in range(count)
+    ]
+    write_pictures(folder, names)
+    write_pictures(folder / "chest_xray", names)
+    (folder / "__MACOSX" / "chest_xray").mkdir(parents=True)
+    (folder / "__MACOSX" / "chest_xray" / "._train").touch()
+
+
+_DAISIES = ("daisy", "dandelion", "rose")
+_ROBOFLOW = {"train": 12, "valid": 6, "test": 6}
+
+
+def roboflow_folders(folder: Path) -> None:
+    for part, count in _ROBOFLOW.items():
+        for name in _DAISIES:
+            pictures = [f"{i}_jpg.rf.{i * 7919:032x}.jpg" for i in range(count)]
+            write_pictures(folder, [f"{part}/{name}/{picture}" for picture in pictures])
+    for name in ("README.dataset.txt", "README.roboflow.txt"):
+        (folder / name).write_text("flowers\n")
+
+
+def roboflow_csv(folder: Path) -> None:
+    """The export of a multi-label project, whose header has a space after each comma."""
+    for part, count in _ROBOFLOW.items():
+        rows = []
+        for i in range(count):
+            ones = {f" {name}": int(i % 3 == at) for at, name in enumerate(_DAISIES)}
+            rows.append({"filename": f"{i}_jpg.rf.{part}{i * 7919:030x}.jpg", **ones})
+        write_pictures(folder / part, [str(row["filename"]) for row in rows])
+        write_table(folder / part / "_classes.csv", rows)
+    (folder / "README.roboflow.txt").write_text("flowers\n")
+
+
+def _coco(names: Sequence[str]) -> dict[str, object]:
+    return {
+        "images": [{"id": i, "file_name": name} for i, name in enumerate(names)],
+        "annotations": [
+            {"id": i, "image_id": i, "category_id": 1 + i % 2, "bbox": [1, 2, 8, 9]}
+            for i in range(len(names))
+        ],
+        "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+    }
+
+
+def coco(folder: Path) -> None:
+    for part in ("train2017", "val2017"):
+        names = [f"{i:012}.jpg" for i in range(8)]
+        write_pictures(folder / part, names)
+        path = folder / "annotations" / f"instances_{part}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(_coco(names)))
+
+
+def coco_roboflow(folder: Path) -> None:
+    for part in ("train", "valid"):
+        names = [f"{i}_jpg.rf.jpg" for i in range(8)]
+        write_pictures(folder / part, names)
+        (folder / part / "_annotations.coco.json").write_text(json.dumps(_coco(names)))
+
+
+def yolo(folder: Path) -> None:
+    for part in ("train", "val"):
+        write_pictures(folder / "images" / part, [f"{i}.jpg" for i in range(8)])
+        (folder / "labels" / part).mkdir(parents=True)
+        for i in range(8):
+            (folder / "labels" / part / f"{i}.txt").write_text(f"{i % 2} 0.5 0.5 0.2 0.3\n")
+    (folder / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [cat, dog]\n")
+
+
+def medmnist(folder: Path) -> None:
+    folder.mkdir()
+    arrays = {
+        f"{part}_{kind}": np.zeros((4, 28, 28) if kind == "images" else (4, 1), np.uint8)
+        for part in ("train", "val", "test")
+        for kind in ("images", "labels")
+    }
+    np.savez(folder / "pneumoniamnist.npz", **arrays)
+
+
+def _hugging_face_rows(part: str, count: int) -> list[dict[str, object]]:
+    return [{"file_name": f"{part}{i:04}.png", "label": _DAISIES[i % 3]} for i in range(count)]
+
+
+def hugging_face_csv(folder: Path) -> None:
+    for part, count in (("train", 24), ("validation", 6), ("test", 6)):
+        rows = _hugging_face_rows(part, count)
+        write_pictures(folder / part, [str(row["file_name"]) for row in rows])
+        write_table(folder / part / "metadata.csv", rows)
+
+
+def hugging_face_jsonl(folder: Path) -> None:
+    rows = _hugging_face_rows("", 30)
+    write_pictures(folder, [str(row["file_name"]) for row in rows])
+    lines = [json.dumps({**row, "objects": {"bbox": []}, "width": 40}) for row in rows]
+    (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def torchvision_folder(folder: Path) -> None:
+    """The set of the tutorial of transfer learning, read by torchvision's ImageFolder."""
+    for part, count in (("train", 9), ("val", 4)):
+        for name in ("ants", "bees"):
+            write_pictures(folder, [f"{part}/{name}/{i * 7919}_{name}.jpg" for i in range(count)])
+
+
+def fastai_csv(folder: Path) -> None:
+    """MNIST_SAMPLE, with its column of paths named `name`."""
+    rows = [
+        {"name": f"{part}/{digit}/{i}.png", "label": int(digit == 7)}
+        for part, count in (("train", 9), ("valid", 4))
+        for digit in (3, 7)
+        for i in range(count)
+    ]
+    write_pictures(folder, [str(row["name"]) for row in rows])
+    write_table(folder / "labels.csv", rows)
+
+
+def label_studio(folder: Path) -> None:
+    """The CSV export beside the pictures as they were before their upload."""
+    names = [f"IMG_{i:04}.jpg" for i in range(30)]
+    write_pictures(folder / "pictures", names)
+    rows = [
+        {
+            "annotation_id": i + 1, "annotator": 1, "choice": _DAISIES[i % 3],
+            "created_at": "2024-05-02T10:00:00.000000Z", "id": i + 1,
+            "image": f"/data/upload/3/{i * 7919 + 2**28:08x}-{name}", "lead_time": 3.5,
+            "updated_at": "2024-05-02T10:00:01.000000Z",
+        }
+        for i, name in enumerate(names)
+    ]  # fmt: skip
+    write_table(folder / "project-3-at-2024-05-02-10-00-00000000.csv", rows)
+
+
 def state_farm(folder: Path) -> None:
     rows = [
         {"subject": f"p{i // 6:03}", "classname": f"c{i % 3}", "img": f"img_{i}.jpg"}
@@ -228,6 +395,8 @@ class Layout:
         path: What a person names as --data.
         known: The name that is recognised.
         grouped: Patients or lesions are known.
+        at_once: The folder is read without further options.
+        parts: Number of pictures in each part, if stated.
     """
 
     write: Callable[[Path], None]
@@ -235,6 +404,8 @@ class Layout:
     path: str = "."
     known: str = ""
     grouped: bool = False
+    at_once: bool = False
+    parts: Mapping[str, int] | None = None
 
 
 _HAM = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
@@ -248,7 +419,8 @@ _BUSI = ("benign", "malignant", "normal")
 _COVID = ("COVID", "Normal", "Viral Pneumonia")
 _INTEL = ("buildings", "forest", "glacier", "mountain", "sea", "street")
 LAYOUTS = {
-    "HAM10000": Layout(ham10000, _HAM, ".", "HAM10000", True),
+    "HAM10000 of Kaggle": Layout(ham10000, _HAM, ".", "HAM10000", True),
+    "HAM10000 of the Dataverse": Layout(ham10000_dataverse, _HAM, ".", "HAM10000", True),
     "ISIC 2018": Layout(isic_2018, _ISIC_2018, ".", "ISIC 2018", True),
     "ISIC 2019": Layout(isic_2019, _ISIC_2019, ".", "ISIC 2019", True),
     "ISIC 2019, its folder": Layout(
@@ -261,14 +433,45 @@ LAYOUTS = {
     "PAD-UFES-20, images/": Layout(pad_ufes_20_images, _PAD, "images", "PAD-UFES-20", True),
     "Derm7pt": Layout(derm7pt, _DERM, ".", "Derm7pt", True),
     "Fitzpatrick17k": Layout(fitzpatrick17k, _FITZPATRICK, ".", "Fitzpatrick17k"),
-    "BUSI": Layout(busi, _BUSI, ".", "BUSI"),
+    "DDI": Layout(ddi, ("False", "True"), ".", "DDI"),
+    "BUSI": Layout(busi, _BUSI, ".", "BUSI", at_once=True),
     "BUSI in a folder": Layout(busi_in_a_folder, _BUSI, ".", "BUSI"),
-    "COVID radiography": Layout(covid_radiography, _COVID),
-    "Intel": Layout(intel, _INTEL),
+    "COVID radiography": Layout(covid_radiography, _COVID, at_once=True),
+    "chest_xray": Layout(
+        chest_xray, ("NORMAL", "PNEUMONIA"), at_once=True,
+        parts={"train": 16, "calibration": 4, "test": 8},
+    ),
+    "Intel": Layout(
+        intel, _INTEL, at_once=True, parts={"train": 30, "calibration": 6, "test": 18}
+    ),
+    "Roboflow, folders": Layout(
+        roboflow_folders, _DAISIES, at_once=True,
+        parts={"train": 36, "calibration": 18, "test": 18},
+    ),
+    "Roboflow, CSV": Layout(
+        roboflow_csv, _DAISIES, parts={"train": 12, "calibration": 6, "test": 6}
+    ),
+    "COCO": Layout(coco, (), known="COCO"),
+    "COCO of Roboflow": Layout(coco_roboflow, (), known="COCO"),
+    "YOLO": Layout(yolo, (), known="YOLO"),
+    "MedMNIST": Layout(medmnist, (), known="MedMNIST"),
+    "Hugging Face, CSV in parts": Layout(
+        hugging_face_csv, _DAISIES, at_once=True,
+        parts={"train": 24, "calibration": 6, "test": 6},
+    ),
+    "Hugging Face, JSON lines": Layout(hugging_face_jsonl, _DAISIES),
+    "torchvision": Layout(
+        torchvision_folder, ("ants", "bees"), at_once=True,
+        parts={"train": 16, "calibration": 2, "test": 8},
+    ),
+    "fastai": Layout(
+        fastai_csv, ("0", "1"), parts={"train": 16, "calibration": 2, "test": 8}
+    ),
+    "Label Studio": Layout(label_studio, _DAISIES),
     "State Farm": Layout(state_farm, ("c0", "c1", "c2"), grouped=True),
     "patients with a table": Layout(
         per_patient_with_a_table, ("melanoma", "nevus"), "per_patient", grouped=True
     ),
     "patients": Layout(per_patient, ()),
     "images and masks": Layout(images_and_masks, ()),
-}
+}  # fmt: skip

@@ -498,6 +498,94 @@ def test_the_index_column_of_pandas_is_ignored_with_a_note(tmp_path: Path, name:
         read(table(tmp_path, [f"P{row}" for row in rows], f"{name},path,label"), ["0.png"])
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_table_is_read_in_the_encoding_of_its_byte_order_mark(
+    tmp_path: Path, encoding: str
+) -> None:
+    (tmp_path / "labels.csv").write_text("path,label\n0.png,Nävus\n", encoding=encoding)
+    assert read(tmp_path, ["0.png"]).rows[0].label == "Nävus"
+
+
+def test_another_encoding_is_named_or_suggested(tmp_path: Path) -> None:
+    rows = "".join(f"{i}.png,{'Nävus' if i % 2 else 'Fleck'}\n" for i in range(20))
+    (tmp_path / "labels.csv").write_text(f"path,label\n{rows}", encoding="cp1252")
+    images = names(".", count=20)
+    labels = read(tmp_path, images, encoding="cp1252")
+    assert {row.label for row in labels.rows} == {"Nävus", "Fleck"}
+    with pytest.raises(DataError, match=r"labels\.csv") as refused:
+        split(tmp_path, images)
+    assert refused.value.suggestion.options == ("--encoding", "cp1252")
+    for absent in ("cp12", "utf-16"):
+        with pytest.raises(DataError):
+            read(tmp_path, images, encoding=absent)
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", "3"])
+def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path, line: str) -> None:
+    good = '{"file_name": "0.png", "label": 1, "group": null}'
+    (tmp_path / "metadata.jsonl").write_text(f"{good}\n\n")
+    (row,) = read(tmp_path, ["0.png"]).rows
+    assert (row.name, row.label, row.cluster) == ("0.png", "1", None)
+    (tmp_path / "metadata.jsonl").write_text(f"{good}\n\n{line}\n")
+    with pytest.raises(DataError, match=r"metadata\.jsonl line 3"):
+        read(tmp_path, ["0.png"], tables=["metadata.jsonl"])
+
+
+def test_metadata_without_labels_leaves_them_to_the_folders(tmp_path: Path) -> None:
+    images = names("blue", "red")
+    (tmp_path / "metadata.csv").write_text(
+        "\n".join(["file_name,age", *(f"{n},4" for n in images)])
+    )
+    assert {row.label for row in read(tmp_path, images).rows} == {"blue", "red"}
+
+
+def test_a_table_in_each_part_names_pictures_beside_it(tmp_path: Path) -> None:
+    for part, label in (("train", "blue"), ("test", "red")):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "truth.csv").write_text(f"path,label\n0.png,{label}\n1.png,green\n")
+    images = [f"{part}/{i}.png" for part in ("train", "test") for i in range(2)]
+    labels = read(tmp_path, images, tables=["truth.csv"])
+    assert {row.name: (row.label, row.place) for row in labels.rows} == {
+        "train/0.png": ("blue", "train/truth.csv line 2"),
+        "train/1.png": ("green", "train/truth.csv line 3"),
+        "test/0.png": ("red", "test/truth.csv line 2"),
+        "test/1.png": ("green", "test/truth.csv line 3"),
+    }
+    (tmp_path / "test" / "truth.csv").write_text("path,diagnosis\n0.png,red\n")
+    with pytest.raises(DataError, match="diagnosis"):
+        read(tmp_path, images, tables=["truth.csv"])
+
+
+@pytest.mark.parametrize("group", ["", "P1"])
+def test_folders_of_parts_are_the_parts_of_a_table_unless_they_divide_a_group(
+    tmp_path: Path, group: str
+) -> None:
+    images = names(*(f"{part}/{name}" for part in ("train", "valid") for name in CLASSES))
+    table(tmp_path, [f"{name},{name.split('/')[1]},{group}" for name in images], "path,label,group")
+    parts = {row.part for row in read(tmp_path, images).rows}
+    assert parts == ({None} if group else {"train", "validation"})
+
+
+def test_a_suffix_tells_pictures_of_one_name_apart(tmp_path: Path) -> None:
+    images = [f"{kind}/{i}.{kind}" for i in range(12) for kind in ("jpg", "png")]
+    rows = [{"path": i, "label": "ab"[i % 2]} for i in range(12)]
+    table(tmp_path, [f"{row['path']},{row['label']}" for row in rows], "path,label")
+    labels = read(tmp_path, images, suffix=".png")
+    assert {row.name for row in labels.rows} == {f"png/{i}.png" for i in range(12)}
+    with pytest.raises(DataError, match=r"jpg/0\.jpg and png/0\.png") as refused:
+        split(tmp_path, images)
+    assert refused.value.suggestion.options[0] == "--suffix"
+
+
+def test_columns_of_ones_are_the_classes_if_no_other_column_is(tmp_path: Path) -> None:
+    rows = [f"{i}.png,{int(i % 2 == 0)},{i % 2}" for i in range(4)]
+    images = names(".", count=4)
+    labels = read(table(tmp_path, rows, "path,MEL,nv"), images)
+    assert [row.label for row in labels.rows] == ["MEL", "nv", "MEL", "nv"]
+    with pytest.raises(DataError, match="label"):
+        read(table(tmp_path, [*rows[:3], "3.png,1,1"], "path,MEL,nv"), images)
+
+
 def test_columns_are_named_by_settings(tmp_path: Path) -> None:
     rows = [f"P{i},{i}.png,{label},dev,x" for i, label in enumerate(CLASSES)]
     table(tmp_path, rows, "Patient,File Name,DX,fold,site")

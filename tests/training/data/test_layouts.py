@@ -1,6 +1,7 @@
 """Folders of pictures that are no class folders, and the commands by which they are read."""
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,6 @@ from training.data.local_images import read_local_images
 from training.data.registry import OodSettings
 from training.recipe.schema import AdapterRecipe
 
-READ_AT_ONCE = {"BUSI", "COVID radiography", "Intel"}
 IMAGEFOLDER = DataSettings(kind="imagefolder")
 
 
@@ -40,14 +40,14 @@ def test_a_published_layout_is_read_or_refused_with_the_command_that_reads_it(
     monkeypatch.setattr(train, "check_data", read)
     layout.write(folder)
     done = run("train", "imagefolder", "--data", folder / layout.path, "--check")
-    if not layout.classes:
-        assert done.status == 1
-        return
-    assert (done.status == 0) == (name in READ_AT_ONCE)
-    if done.status:
+    assert (done.status == 0) == layout.at_once
+    if not layout.at_once:
         assert layout.known in done.err
-        (line,) = done.err.strip().splitlines()
-        program, *words = shlex.split(line.partition("run: ")[2])
+    if not layout.classes:
+        assert done.out == ""
+        return
+    if done.status:
+        program, *words = shlex.split(done.out.splitlines()[0])
         assert program == "eulerlora"
         assert run(*words).status == 0
     (images,) = found
@@ -55,6 +55,24 @@ def test_a_published_layout_is_read_or_refused_with_the_command_that_reads_it(
     pictures = [image for part in images.parts.values() for image in part]
     assert not any("mask" in image.name for image in pictures)
     assert any(image.cluster for image in pictures) == layout.grouped
+    if layout.parts is not None:
+        assert {part: len(members) for part, members in images.parts.items()} == layout.parts
+
+
+@pytest.mark.parametrize("name", ["HAM10000 of Kaggle", "PAD-UFES-20", "BUSI in a folder", "BUSI"])
+def test_a_folder_in_place_of_a_recipe_is_answered_with_the_command_that_trains_on_it(
+    name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "set"
+    LAYOUTS[name].write(folder)
+    done = run("train", folder)
+    expected = run("train", "imagefolder", "--data", folder, "--check").out.splitlines()
+    if name == "BUSI":
+        expected = [
+            shlex.join(["eulerlora", "train", "imagefolder", "--data", str(folder), "--check"])
+        ]
+    assert done.status == 1
+    assert sorted(shlex.split(done.out)) == sorted(shlex.split(expected[0]))
 
 
 def test_masks_beside_class_folders_are_refused_or_ignored(tmp_path: Path) -> None:
@@ -95,7 +113,7 @@ def test_numbers_beside_a_table_of_the_pictures_are_no_classes(tmp_path: Path) -
         read_dataset(IMAGEFOLDER, tmp_path)
     assert refused.value.suggestion.options == (
         "--table", "clinical.csv", "--path-column", "image", "--label-column", "diagnosis",
-        "--group-column", "patient_id", "--ignore-columns",
+        "--group-column", "patient_id",
     )  # fmt: skip
 
 
@@ -131,6 +149,31 @@ def test_tables_are_joined_by_the_path_and_state_classes_by_columns(tmp_path: Pa
         read_dataset(settings, tmp_path)
     with pytest.raises(DataError, match=r"absent\.csv"):
         read_dataset(settings.model_copy(update={"tables": ("absent.csv",)}), tmp_path)
+
+
+@pytest.mark.parametrize("place", ["../pictures", "set.zip", "set.tar"])
+def test_pictures_are_in_another_folder_than_their_table_or_in_an_archive(
+    tmp_path: Path, place: str
+) -> None:
+    data, pictures = tmp_path / "data", tmp_path / "pictures"
+    write_pictures(pictures, [f"in/{i}.png" for i in range(24)])
+    write_table(data / "clinical.csv", [{"image": i, "dx": "ab"[i % 2]} for i in range(24)])
+    if "." in place.removeprefix(".."):
+        shutil.make_archive(str(data / "set"), place.partition(".")[2], pictures)
+        with pytest.raises(DataError) as refused:
+            read_dataset(IMAGEFOLDER, data)
+        assert refused.value.suggestion.options[:2] == ("--images", place)
+    columns = {"path": "image", "label": "dx"}
+    settings = DataSettings(
+        kind="imagefolder", images=place, tables=("clinical.csv",), columns=columns
+    )
+    images = read_dataset(settings, data)
+    assert sorted(image.name for part in images.parts.values() for image in part) == sorted(
+        f"in/{i}.png" for i in range(24)
+    )
+    classes = [ClassName(name=name, description=name) for name in "ab"]
+    table = LabelTable(images=place, tables=("clinical.csv",), columns=columns)
+    assert len(read_local_images(data, classes, table).images) == 24
 
 
 def test_a_recognised_set_is_named(tmp_path: Path) -> None:
