@@ -89,6 +89,15 @@ def test_ood_is_in_force_if_at_most_one_lesion_of_two_hundred_loses_its_urgency(
     assert rules.ood is (Fraction(losing, len(losses)) <= Fraction(5, 1000))
 
 
+def test_one_of_two_hundred_lesions_may_be_far_and_lose_its_urgency() -> None:
+    one = FarLesions("synthetic", "fit", "lesion", np.arange(1.0, 201), np.arange(200) == 0)
+    rules = fit_far([[one]])
+    assert (rules.ood, one.evidence(rules).far) == (True, 1)
+    fewer = replace(one, distance=one.distance[:199], loses=one.loses[:199])
+    rules = fit_far([[fewer]])
+    assert (rules.ood, fewer.evidence(rules).far) == (False, 0)
+
+
 def test_both_hold_in_every_precision() -> None:
     exact = FarLesions.of("synthetic", "fit", scored(3), URGENT)
     none = replace(exact, loses=np.zeros_like(exact.loses))
