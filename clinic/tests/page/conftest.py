@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clinic.tests.audit_entries import SECRET
 from clinic.tests.page.browser import Visit, visiting
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from tests.browser import chromium, chromium_path
@@ -32,6 +33,26 @@ def server(checkpoint_folder: Path) -> Iterator[ServerProcess]:
     """A server of the embedded model and of a tiny one that the policy does not apply to."""
     chromium_path()  # skips before the server starts
     with serving(DEFAULT_CHECKPOINT, checkpoint_folder) as server:
+        server.wait_for("/readyz", 200)
+        yield server
+
+
+def set_retention() -> None:
+    os.environ["EULERLORA_SERVE_AUDIT_RETENTION_MONTHS"] = "24"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audit") / "audit.jsonl"
+
+
+@pytest.fixture(scope="module")
+def audited(log: Path) -> Iterator[ServerProcess]:
+    """A server that records decisions and keeps its log for 24 months."""
+    secret = log.with_name("secret")
+    secret.write_bytes(SECRET)
+    arguments = (DEFAULT_CHECKPOINT, "--audit", log, "--audit-secret", secret)
+    with serving(*arguments, change=set_retention) as server:
         server.wait_for("/readyz", 200)
         yield server
 

@@ -1,44 +1,15 @@
 """The page of a service with an audit log: accept, override with a reason, undo."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from clinic.tests.audit_entries import SECRET, verified
-from clinic.tests.page.browser import Visit, expect
+from clinic.tests.audit_entries import verified
+from clinic.tests.page.browser import action, expect
 from clinic.tests.page.lesions import EVEN, fractal, lesion
-from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from tests.browser import assert_accessible
-from tests.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.browser
-
-
-def set_retention() -> None:
-    os.environ["EULERLORA_SERVE_AUDIT_RETENTION_MONTHS"] = "24"
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("audit") / "audit.jsonl"
-
-
-@pytest.fixture(scope="module")
-def audited(log: Path) -> Iterator[ServerProcess]:
-    """A server that records decisions and keeps its log for 24 months."""
-    secret = log.with_name("secret")
-    secret.write_bytes(SECRET)
-    arguments = (DEFAULT_CHECKPOINT, "--audit", log, "--audit-secret", secret)
-    with serving(*arguments, change=set_retention) as server:
-        server.wait_for("/readyz", 200)
-        yield server
-
-
-def action(visit: Visit, name: str, of: str) -> Any:
-    return visit.card(of).get_by_role("button", name=name)
 
 
 def test_a_decision_is_recorded_and_undone_by_keyboard(go, audited, log: Path) -> None:

@@ -6,15 +6,29 @@ import { Problem, sentence } from "./problems.js";
 const CHOICES = ["urgent", "refer", "retake", "routine"]; // what a person can decide otherwise
 const MAX_REASON = 500; // characters
 
-/** True if the service records decisions. */
-const isOffered = () => "decisions" in document.body.dataset;
+/** True if the service records decisions on the result of an item. */
+function isOffered(item) {
+  const isTriaged = item.state === "done" && item.result.disposition !== null;
+  return isTriaged && "decisions" in document.body.dataset;
+}
+
+function isDecided({ decided }) {
+  return decided !== null && decided.decision !== null;
+}
+
+/** True for an image that a person can still decide on. */
+export function isUndecided(item) {
+  return isOffered(item) && !isDecided(item);
+}
 
 export class Decision {
   /** @param {import("./item.js").Item} item
-   * @param {Function} decide  (item, fields) -> a promise of all that is recorded */
-  constructor(item, decide) {
+   * @param {{decide: Function, edited: Function}} actions  decide: (item, fields) -> a promise of all
+   * that is recorded */
+  constructor(item, { decide, edited }) {
     this.item = item;
     this.decide = decide;
+    this.edited = edited;
     this.titles = (status) => status;
     this.text = html("p", { class: "decided", role: "status" });
     this.controls = html("div", { class: "decision-controls" });
@@ -27,23 +41,28 @@ export class Decision {
   update(titles) {
     const { item } = this;
     this.titles = titles;
-    this.element.hidden = !isOffered() || item.state !== "done" || item.result.disposition === null;
+    this.element.hidden = !isOffered(item);
     this.fault.textContent = "";
     if (!this.element.hidden) this.#show();
   }
 
   #show() {
-    const { decided, name, result } = this.item;
-    const isDecided = decided !== null && decided.decision !== null;
+    const { decided, draft, name, result } = this.item;
     const title = this.titles(result.disposition);
-    this.text.textContent = isDecided ? this.#words(decided) : "";
+    this.text.textContent = isDecided(this.item) ? this.#words(decided) : "";
+    if (draft !== null) {
+      this.#showForm(draft);
+      return;
+    }
     this.controls.replaceChildren(
-      ...(isDecided
+      ...(isDecided(this.item)
         ? [this.#button("Undo", `Undo the decision on ${name}`, () => this.#send({ decision: "undo" }))]
         : [
           this.#button(`Accept ${title}`, `Accept ${title} for ${name}`,
             () => this.#send({ decision: result.disposition })),
-          this.#button("Override", `Override ${title} for ${name}`, () => this.#showForm()),
+          this.#button("Override", `Override ${title} for ${name}`, () => {
+            this.#showForm({ reason: "" }).focus();
+          }),
         ]),
     );
   }
@@ -53,13 +72,17 @@ export class Decision {
     return `Overridden: ${this.titles(decision)} instead of ${this.titles(disposition)}. ${sentence(reason)}`;
   }
 
-  #showForm() {
-    const { id, result } = this.item;
+  /* Shows the form with a draft; returns its first field. */
+  #showForm(draft) {
+    const { item } = this;
+    const { id, result } = item;
     const others = CHOICES.filter((choice) => choice !== result.disposition);
     const select = html("select", { id: `decision-${id}`, name: "decision" },
       others.map((choice) => new Option(this.titles(choice), choice)));
+    if ("decision" in draft) select.value = draft.decision;
     const reason = html("input", {
       id: `reason-${id}`, type: "text", name: "reason", autocomplete: "off", required: true,
+      value: draft.reason,
       maxlength: MAX_REASON, pattern: ".*\\S.*", "aria-describedby": `reason-hint-${id}`,
     });
     const form = html("form", { class: "override" },
@@ -74,11 +97,19 @@ export class Decision {
       this.#send({ decision: select.value, reason: reason.value });
     });
     form.addEventListener("keydown", ({ key }) => key === "Escape" && this.#close());
+    const keep = () => {
+      item.draft = { decision: select.value, reason: reason.value };
+      this.edited(item);
+    };
+    form.addEventListener("input", keep);
+    keep();
     this.controls.replaceChildren(form);
-    select.focus();
+    return select;
   }
 
   #close() {
+    this.item.draft = null;
+    this.edited(this.item);
     this.update(this.titles);
     this.controls.lastElementChild.focus(); // Override
   }
@@ -93,7 +124,8 @@ export class Decision {
     try {
       const decided = await this.decide(item, fields);
       if (item.result !== result) return; // the image was sent again
-      item.decided = decided;
+      [item.decided, item.draft] = [decided, null];
+      this.edited(item);
       const hadFocus = this.controls.contains(document.activeElement);
       this.#show();
       if (hadFocus) this.controls.firstElementChild.focus();

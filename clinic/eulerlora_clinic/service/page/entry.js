@@ -20,7 +20,7 @@ const LESION = ["lesion", "Lesion", 100];
 export class Entry {
   /** @param {import("./item.js").Item} item
    * @param {{retry: Function, remove: Function, opened: Function, decide: Function,
-   * grouped: Function}} actions  called with the item */
+   * grouped: Function, edited: Function}} actions  called with the item */
   constructor(item, actions) {
     this.item = item;
     this.actions = actions;
@@ -37,7 +37,7 @@ export class Entry {
     this.facts = html("p", { class: "facts" });
     this.content = html("div", { class: "card-content" });
     this.card = html("div", { class: "card", id: `card-${item.id}`, hidden: true });
-    this.decision = new Decision(item, actions.decide);
+    this.decision = new Decision(item, actions);
     this.others = html("ol", { class: "entries" });
     this.lesionTitle = html("summary");
     this.lesion = html("details", { class: "lesion", hidden: true }, this.lesionTitle, this.others);
@@ -73,6 +73,7 @@ export class Entry {
     this.facts.textContent = [
       quality ? `${quality.width} × ${quality.height} pixels` : "",
       item.sameAs === null ? "" : `the same file as ${item.sameAs.name}`,
+      item.file === null ? "kept from before the reload; to analyse it again, add its file" : "",
     ].filter(Boolean).join(", ") + (quality && hasFewPixels(quality) ? `. ${FEW_PIXELS_MEANING}` : "");
     if (item.isPending && item.result !== null) return; // shows the earlier result until then
     this.content.replaceChildren(...this.#contentOf(names));
@@ -98,7 +99,7 @@ export class Entry {
   #build() {
     const { item } = this;
     this.thumbnail = html("span", { class: "row-image", "aria-hidden": "true" });
-    this.picture = button([], () => zoom(item), {
+    this.picture = button([], async () => zoom(item.name, item.file ?? (await item.preview)), {
       class: "card-image",
       "aria-label": `Enlarge ${item.name}`,
       disabled: true, // until there is a preview
@@ -150,6 +151,7 @@ export class Entry {
     input.addEventListener(event, () => {
       item[name] = input.value;
       this.identifier.textContent = item.identifier;
+      this.actions.edited(item);
     });
     return html("div", { class: "field" }, html("label", { for: input.id }, label), input);
   }

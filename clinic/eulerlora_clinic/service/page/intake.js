@@ -1,17 +1,19 @@
-/* Images that are dropped, pasted or chosen, and the examples of the page. */
+/* Images that are dropped, pasted, taken or chosen, and the examples of the page. */
 
 import { byId } from "./dom.js";
+import { count } from "./text.js";
 
 const FIELDS = "input:not([type=checkbox], [type=radio]), textarea, select";
 
 /** Calls `add` with every list of added files. */
 export function acceptFiles(add) {
-  const input = byId("files");
-  byId("choose").addEventListener("click", () => input.click());
-  input.addEventListener("change", () => {
-    add([...input.files]);
-    input.value = ""; // allows the same file to be chosen again
-  });
+  for (const [button, input] of [[byId("choose"), byId("files")], [byId("take"), byId("camera")]]) {
+    button.addEventListener("click", () => input.click());
+    input.addEventListener("change", () => {
+      add([...input.files]);
+      input.value = ""; // allows the same file to be chosen again
+    });
+  }
   document.addEventListener("paste", (event) => {
     const files = [...event.clipboardData.files];
     // Spreadsheets put a picture of the cells beside their text.
@@ -53,6 +55,48 @@ function acceptDroppedFiles(add) {
     event.preventDefault(); // otherwise the browser opens the image instead of the page
     depth = 0;
     zone.classList.remove("dragged-over");
-    add([...event.dataTransfer.files]);
+    addDropped(event.dataTransfer, add);
   });
+}
+
+/* Adds files, and the images of folders. */
+async function addDropped({ files, items }, add) {
+  // The entries are gone once the handler of the event has returned.
+  const entries = [...items].map((item) => item.webkitGetAsEntry()).filter((entry) => entry !== null);
+  if (!entries.some(({ isDirectory }) => isDirectory)) {
+    add([...files]);
+    return;
+  }
+  const found = (await Promise.all(entries.map(filesOf))).flat();
+  const images = found.filter(({ isImage }) => isImage);
+  const others = found.length - images.length;
+  byId("left-out").textContent =
+    others === 0 ? "" : `${count(others, "file")} of other kinds ${others === 1 ? "is" : "are"} left out.`;
+  if (images.length > 0) add(images.map(({ file }) => file));
+}
+
+/* The file of an entry, or all files below a folder, sorted. One that is not in a folder is added
+ * whatever it is. */
+async function filesOf(entry, isBelow = false) {
+  if (entry.isDirectory) {
+    const entries = await entriesOf(entry.createReader());
+    entries.sort((one, other) => one.name.localeCompare(other.name, undefined, { numeric: true }));
+    return (await Promise.all(entries.map((one) => filesOf(one, true)))).flat();
+  }
+  const file = await new Promise((resolve, reject) => { entry.file(resolve, reject); });
+  return [{ file, isImage: !isBelow || isImage(file) }];
+}
+
+/* A reader returns some entries at a time, and none at the end. */
+async function entriesOf(reader) {
+  const all = [];
+  for (;;) {
+    const some = await new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
+    if (some.length === 0) return all;
+    all.push(...some);
+  }
+}
+
+function isImage({ name, type }) {
+  return !name.startsWith(".") && (type.startsWith("image/") || /\.dcm$/i.test(name));
 }

@@ -1,7 +1,7 @@
 /* One image on the page: its file, and the state of its analysis. */
 
 import { preview } from "./preview.js";
-import { Problem, UNREADABLE_FILE } from "./problems.js";
+import { FILE_GONE, Problem, UNREADABLE_FILE } from "./problems.js";
 import { shown } from "./shown.js";
 
 let created = 0;
@@ -15,7 +15,7 @@ export const AGREED = "agreed";
  * @param {Blob} file
  * @param {Item[]} items */
 export async function itemWith(file, items) {
-  for (const item of items.filter((one) => one.file.size === file.size)) {
+  for (const item of items.filter((one) => one.file?.size === file.size)) {
     const [one, other] = await Promise.all([file, item.file].map(bytesOf));
     if (one.every((byte, index) => byte === other[index])) return item;
   }
@@ -32,25 +32,47 @@ export async function bytesOf(file) {
 }
 
 export class Item {
-  /** @param {File} file
+  /** @param {File | null} file
    * @param {string} lesion */
-  constructor(file, lesion = "") {
+  constructor(file, lesion = "", name = file.name) {
     created += 1;
     this.id = created;
-    this.file = file;
-    this.name = file.name || `Image ${created}`;
+    this.file = file; // null after a reload of the page
+    this.name = name || `Image ${created}`;
     /** @type {"queued" | "running" | "done" | "problem"} */
     this.state = "queued";
     this.progress = "Waiting";
     this.result = null; // of an earlier request while the state is queued or running
     this.problem = null;
     this.decided = null; // what the service has recorded about the result
-    this.preview = preview(file);
+    this.draft = null; // {decision, reason} of a decision that is not sent yet
+    this.preview = file && preview(file);
     this.identifier = ""; // these three stay in the browser
     this.note = "";
     this.lesion = lesion; // items with the same text show one lesion
-    /** @type {Item | null} an earlier item with the same bytes */
+    /** @type {{name: string} | null} an earlier item with the same bytes */
     this.sameAs = null;
+  }
+
+  /** An item of an earlier load of the page, without its file: an image that had no result, or whose
+   * request could be repeated, has to be added again. */
+  static restored({ id, name, preview: small, problem, ...fields }) {
+    const item = new Item(null, "", name);
+    created = item.id = Math.max(created, id);
+    Object.assign(item, fields, { preview: Promise.resolve(small) });
+    const known = problem && new Problem(problem);
+    if (item.result !== null) item.state = "done";
+    else item.fail(known === null || known.isTemporary ? new Problem(FILE_GONE) : known);
+    return item;
+  }
+
+  /** What is stored of the item, as values of JSON. */
+  get fields() {
+    const { name, result, problem, decided, draft, identifier, note, lesion, sameAs } = this;
+    return {
+      name, result, problem: problem && { ...problem }, decided, draft, identifier, note, lesion,
+      sameAs: sameAs && { name: sameAs.name },
+    };
   }
 
   get isPending() {
@@ -75,7 +97,8 @@ export class Item {
   }
 
   succeed(result) {
-    [this.state, this.result, this.problem, this.decided] = ["done", result, null, null];
+    [this.state, this.result, this.problem] = ["done", result, null];
+    [this.decided, this.draft] = [null, null];
   }
 
   fail(problem) {

@@ -2,6 +2,7 @@
 
 import { Analysis } from "./analysis.js";
 import { Controls } from "./controls.js";
+import { isUndecided } from "./decision.js";
 import { byId, html } from "./dom.js";
 import { announcement } from "./entry.js";
 import { asCsv, asJson, copy, curlLine, describePrint, save } from "./exports.js";
@@ -12,6 +13,7 @@ import { showLimits, showModel } from "./model_dialog.js";
 import { Problem, sentence } from "./problems.js";
 import { Service } from "./service.js";
 import { showShiftNotice } from "./shift.js";
+import { TabStorage } from "./storage.js";
 import { count } from "./text.js";
 import { namesOf } from "./words.js";
 import { WorkList } from "./work_list.js";
@@ -20,16 +22,18 @@ const ANNOUNCED_ONE_BY_ONE = 3; // images; a longer list is announced as a whole
 const NARROW = "(max-width: 44rem)"; // where new results are below the fold
 
 const service = new Service(() => keyForm.show(service.key !== null));
+const storage = new TabStorage();
 const items = [];
+let restored = storage.restored(); // until they can be shown
 let removed = []; // what Undo brings back
 let isNew = false; // images were added whose results are not on the screen yet
-const list = new WorkList({ retry: submit, remove, decide, grouped: () => update() });
+const list = new WorkList({ retry: submit, remove, decide, edited: store, grouped: () => update() });
 const controls = new Controls(repeatAll, showSubject);
 const analysis = new Analysis(service, currentRequest, changed);
 const keyForm = new KeyForm(async (key) => {
   service.key = key;
   await loadModels();
-  items.filter(({ problem }) => problem?.code === "not_authenticated").forEach(submit);
+  withFile(items.filter(({ problem }) => problem?.code === "not_authenticated")).forEach(submit);
 });
 
 /** Loads the served models and the policy. Throws Problem. */
@@ -38,6 +42,9 @@ async function loadModels() {
   list.setDispositions(policy.dispositions);
   controls.setModels(models, policy);
   byId("trouble").textContent = "";
+  items.unshift(...restored);
+  restored = [];
+  update();
 }
 
 /** Shows the page for a model: its words, limits and notices. hasPolicy: for triage. */
@@ -81,6 +88,7 @@ async function compare(item, others) {
   if (items.length <= ANNOUNCED_ONE_BY_ONE) {
     announce(`${item.name} is the same file as ${item.sameAs.name}.`);
   }
+  store(item);
   update();
 }
 
@@ -88,8 +96,19 @@ function submit(item) {
   analysis.submit(item);
 }
 
+/** The items that can be sent: after a reload the page has no files. */
+function withFile(some) {
+  return some.filter(({ file }) => file !== null);
+}
+
+/** Keeps the state of an item for a reload. */
+function store(item) {
+  const isStored = storage.store(item);
+  byId("storage-full").hidden &&= isStored;
+}
+
 function repeatAll() {
-  items.forEach(submit);
+  withFile(items).forEach(submit);
   showCurl();
   updateShiftNotice();
 }
@@ -118,6 +137,7 @@ function removeAll(gone) {
 
 function undo() {
   items.push(...removed);
+  removed.forEach(store);
   update();
   removed.filter(({ isPending }) => isPending).forEach(submit); // their requests were cancelled
   byId("undo-bar").hidden = true;
@@ -129,10 +149,12 @@ function drop(item) {
   analysis.cancel(item);
   items.splice(items.indexOf(item), 1);
   list.remove(item);
+  storage.remove(item);
 }
 
 /** Called after every change of an item's state. */
 function changed(item) {
+  store(item);
   update();
   if (item.isPending) return;
   const isLast = !items.some(({ isPending }) => isPending);
@@ -153,6 +175,7 @@ function showNewResults() {
 
 function update() {
   document.body.classList.toggle("has-items", items.length > 0);
+  if (items.length === 0) byId("storage-full").hidden = true;
   byId("results-body").hidden = items.length === 0;
   byId("summary").textContent = list.summary(items);
   showProgress();
@@ -242,4 +265,7 @@ byId("copy-curl").addEventListener("click", ({ target }) => {
 });
 byId("print").addEventListener("click", () => print());
 addEventListener("beforeprint", () => describePrint(items));
+addEventListener("beforeunload", (event) => {
+  if (list.deciding(items).some(isUndecided)) event.preventDefault(); // the browser asks
+});
 loadModels().catch(showGlobalProblem);

@@ -25,7 +25,9 @@ export function show(element, small) {
   element.src = url;
 }
 
-async function scaled(file, maxSide, quality) {
+/** Returns an image as an upright JPEG with sides of at most `maxSide` pixels. Rejects for a file that
+ * the browser cannot decode. */
+export async function scaled(file, maxSide, quality) {
   const bitmap = await createImageBitmap(file);
   const scale = Math.min(1, maxSide / Math.max(bitmap.width, bitmap.height));
   const canvas = document.createElement("canvas");

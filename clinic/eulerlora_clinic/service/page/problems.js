@@ -51,7 +51,13 @@ export const UNREADABLE_FILE = {
   code: "unreadable_file",
   status: 422,
   title: "The file cannot be read",
-  detail: "it is a folder, or it has changed or disappeared since it was added",
+  detail: "it has changed or disappeared since it was added",
+};
+export const FILE_GONE = {
+  code: "file_gone",
+  status: 422,
+  title: "The page was reloaded before the result came",
+  detail: "the page no longer has the file",
 };
 /** The problem of a file that is not read; `kind`: what it is, if that is known. */
 export function noImage(kind) {
@@ -92,7 +98,8 @@ const ADVICE = {
   unsupported_media: "Export the image as JPEG, PNG or WebP and add it again.",
   metadata_kept: "Switch off “Remove metadata from the files”, and add the file again.",
   invalid_upload: "Export or take the image again and add it.",
-  unreadable_file: "Add the file again; add the files of a folder instead of the folder.",
+  unreadable_file: "Add the file again.",
+  file_gone: "Add the file again.",
   unusable_image: "Export or take the image again and add it.",
   quota_exceeded: "The rate limit of this key is reached.",
   overloaded: "The server is busy; the image is not the cause.",

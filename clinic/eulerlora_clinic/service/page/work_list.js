@@ -24,7 +24,8 @@ const NOTES = {
 };
 
 export class WorkList {
-  /** @param {{retry: Function, remove: Function, decide: Function, grouped: Function}} actions */
+  /** @param {{retry: Function, remove: Function, decide: Function, grouped: Function,
+   * edited: Function}} actions */
   constructor(actions) {
     this.actions = { ...actions, opened: (item) => this.opened.add(item) };
     this.entries = new Map(); // item -> Entry
@@ -84,6 +85,11 @@ export class WorkList {
   /** The items in the order of the list. */
   sorted(items) {
     return lesionsOf(items).flat();
+  }
+
+  /** The images that decide on a lesion. */
+  deciding(items) {
+    return lesionsOf(items).map(first);
   }
 
   /** The number of lesions by status: "3 images: 1 urgent, 2 routine". */
@@ -195,7 +201,7 @@ function lesionsOf(items) {
     (one, other) =>
       GROUPS.indexOf(one.status) - GROUPS.indexOf(other.status) ||
       other.target - one.target ||
-      one.name.localeCompare(other.name),
+      one.name.localeCompare(other.name, undefined, { numeric: true }),
   );
   const lesions = new Map(); // text or item -> items
   for (const item of sorted) {

@@ -2,8 +2,10 @@
 
 import { byId, html } from "./dom.js";
 
-/** Opens the dialog with the picture of an item. */
-export function zoom({ name, file }) {
+/** Opens the dialog with a picture.
+ * @param {string} name
+ * @param {Blob} file */
+export function zoom(name, file) {
   const url = URL.createObjectURL(file);
   const size = byId("zoom-size");
   const picture = html("img", { src: url, alt: `The image ${name}` });
