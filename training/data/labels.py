@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -129,6 +130,9 @@ def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labe
     if tables:
         labels = Labels(pictures, tables[0].path, (), notes)
         labels = _read_lines(labels, tables, names, settings)
+        if labels.rows and not names:
+            row = labels.rows[0]
+            raise DataError(f"{row.name}: no such file ({row.place}), and no picture in {pictures}")
     else:
         masks = mask_names(names)
         names -= masks
@@ -155,10 +159,13 @@ def _leakage_notes(path: Path, names: Collection[str], settings: LabelTable) -> 
     """Yields a warning for each unread table that has what the pictures of a folder share."""
     for found in unread_tables(path, names, settings):
         if found.groups is not None:
+            way = "name it with --group-column in a table for --table"
+            if found.table is not None and found.folder == path:
+                way = f"add {shlex.join(_options(found.table, settings))}"
             yield (
                 f"{found.path} is not read, but its column {found.groups} is likely to say which "
                 "pictures belong together: parts may share a patient or lesion, which makes the "
-                f"figures too good; name it with --group-column in a table for --table"
+                f"figures too good; {way}"
             )
 
 
@@ -552,19 +559,27 @@ def suggesting_options(path: Path, images: DecodedImages, settings: LabelTable) 
     try:
         yield
     except DataError as error:
-        fixed = isinstance(error, UnreadDataError) and not error.suggestion.condition
-        if fixed or not path.is_dir():
+        if not path.is_dir():
             raise
-        known = other_format(path)
-        for suggestion, note in _suggestions(path, images, settings):
-            reason = str(error).partition("; ")[0]  # without notes on what is not read
-            raise UnreadDataError(f"{reason}{note}", suggestion) from error
-        if known is None:
-            raise
-        message = f"{error}; the files are those of {known.name}{known.way}"
-        if known.recipe is None:
+        message, suggestion = str(error), None
+        if isinstance(error, UnreadDataError) and not error.suggestion.condition:
+            suggestion = error.suggestion
+        else:
+            found = next(_suggestions(path, images, settings), None)
+            if found is not None:
+                suggestion, note = found
+                message = message.partition("; ")[0] + note  # without notes on what is not read
+        place = path if suggestion is None or suggestion.folder is None else suggestion.folder
+        known = other_format(place)
+        if known is not None and suggestion is None:
+            message += f"; the files are those of {known.name}{known.way}"
+        if known is not None and known.recipe is not None:
+            suggestion = replace(suggestion or Suggestion(), recipe=known.recipe)
+        if suggestion is None:
+            if known is None:
+                raise
             raise DataError(message) from error
-        raise UnreadDataError(message, Suggestion(recipe=known.recipe)) from error
+        raise UnreadDataError(message, suggestion) from error
 
 
 def _suggestions(
@@ -582,9 +597,7 @@ def _suggestions(
     for found in unread_tables(path, images.names, settings, given):
         if (suggestion := _table_suggestion(path, images, settings, found)) is not None:
             yield suggestion, found.note
-    if given:
-        return
-    folder = _folder_of_classes(path, images, settings)
+    folder = None if given else _folder_of_classes(path, images, settings)
     if folder is not None:
         yield Suggestion(folder=folder), ""
     archives = [file for file in path.iterdir() if file.name.lower().endswith(ARCHIVES)]
@@ -592,15 +605,12 @@ def _suggestions(
         inner = settings.model_copy(update={"images": archives[0].name})
         with suppress(DataError):
             of_archive = decoded_images(archives[0])
-            with suppress(DataError):
-                _check_layout(
-                    read_labels(path, of_archive, inner), DataSettings(kind="imagefolder")
-                )
-                yield Suggestion(_options(inner, settings)), ""
-            for found in unread_tables(path, of_archive.names, inner):
+            for found in unread_tables(path, of_archive.names, inner, given):
                 suggestion = _table_suggestion(path, of_archive, settings, found)
                 if suggestion is not None:
                     yield suggestion, found.note
+            _check_layout(read_labels(path, of_archive, inner), DataSettings(kind="imagefolder"))
+            yield Suggestion(_options(inner, settings)), ""
 
 
 def _readable_tables(path: Path, settings: LabelTable) -> Sequence[Table]:
@@ -617,8 +627,10 @@ def proposal(path: Path, settings: LabelTable) -> Suggestion:
     Raises:
         DataError: For one that it does not read.
     """
+    known, suggestion = other_format(path), Suggestion()
+    if known is not None and known.recipe is not None:
+        return Suggestion(folder=path, recipe=known.recipe)
     data = DataSettings(kind="imagefolder", **settings.model_dump(exclude_defaults=True))
-    suggestion = Suggestion()
     try:
         split_labels(data, path, decoded_images(path / settings.images))
     except UnreadDataError as error:
@@ -672,9 +684,7 @@ def _table_suggestion(
     if any(row.name not in listed.sources for row in labels.rows if row.label not in rare):
         options += ("--skip-bad",)
     purpose = f"to leave out {', '.join(rare)} with few pictures" if rare else ""
-    recipe = None if found.known is None else found.known.recipe
-    folder = None if found.folder == path else found.folder
-    return Suggestion(options, purpose, folder=folder, recipe=recipe)
+    return Suggestion(options, purpose, folder=None if found.folder == path else found.folder)
 
 
 def _options(table: LabelTable, given: LabelTable) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ Also the layouts of public data sets, and the tables near a folder that may have
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
 from eulerlora_contract.errors import DataError
@@ -197,7 +198,6 @@ class PublicSet:
             without columns, of its pictures.
         columns: Names of the columns of the tables.
         one_hot: Columns with a 1 for the class.
-        recipe: That reads the published layout.
         note: What a user should know.
     """
 
@@ -205,7 +205,6 @@ class PublicSet:
     files: Sequence[str]
     columns: Mapping[Column, str] = field(default_factory=dict)
     one_hot: tuple[str, ...] = ()
-    recipe: str | None = None
     note: str = ""
 
 
@@ -214,7 +213,6 @@ _PUBLIC_SETS = (
         "HAM10000",
         ["HAM10000_metadata*"],
         {"path": "image_id", "label": "dx", "lesion": "lesion_id"},
-        recipe="ham10000",
     ),
     PublicSet(
         "ISIC 2018",
@@ -290,7 +288,7 @@ class OtherFormat:
     Attributes:
         files: Glob patterns, of which one has a file.
         way: What a person does with them.
-        recipe: That reads them.
+        recipe: Of a training that reads them, and that is better than any table.
     """
 
     name: str
@@ -442,8 +440,10 @@ def unread_tables(
     for folder, here in places.items():
         tables = given or [*_tables_in(folder, settings, depth=2 if folder == path else 1)]
         candidates = given[:1] or sorted(tables, key=lambda one: public_set((), [one]) is None)
+        pictures = folder / settings.images
+        reader = cache(partial(reader_of_pictures, pictures, here, mask_names(here)))
         for table in candidates:
-            found = _unread(folder, table, tables, here, settings, bool(given))
+            found = _unread(folder, table, tables, here, reader, settings, bool(given))
             if found is not None:
                 yield found
 
@@ -476,18 +476,23 @@ def _tables_in(folder: Path, settings: LabelTable, depth: int) -> Iterator[Table
                 yield table
 
 
+_Reader = Callable[[str], Callable[[str], str]]
+"""`reader_of_pictures` by the suffix."""
+
+
 def _unread(
     folder: Path,
     table: Table,
     tables: Sequence[Table],
     names: Collection[str],
+    reader: _Reader,
     settings: LabelTable,
     given: bool,
 ) -> UnreadTable | None:
     """The table, if it names pictures."""
     known = public_set((), [table])
     paths = table.header if known is None else [known.columns["path"]]
-    suffix, path, named = _path_column(folder / settings.images, table, paths, names, settings)
+    suffix, path, named = _path_column(table, paths, names, reader, settings.suffix)
     if named == 0 or (known is None and named < _NAMED):
         return None
     further: Sequence[Table] = tables[1:] if given else ()
@@ -523,23 +528,16 @@ def _unread(
 
 
 def _path_column(
-    pictures: Path,
-    table: Table,
-    columns: Sequence[str],
-    names: Collection[str],
-    settings: LabelTable,
+    table: Table, columns: Sequence[str], names: Collection[str], reader: _Reader, stated: str
 ) -> tuple[str, str, float]:
     """The suffix and the column by which most cells name pictures, and their share of the cells.
 
-    The share is 0 for few of the pictures. A suffix is one that the settings state, or needed.
+    The share is 0 for few of the pictures. The suffix is the `stated` one, or another if needed.
     """
-    masks = mask_names(names)
-    suffixes = [settings.suffix]
-    if not settings.suffix:
-        suffixes += sorted({PurePosixPath(name).suffix for name in names})
-    best = (settings.suffix, columns[0] if columns else "", 0.0)
-    for suffix in suffixes:
-        name_of = reader_of_pictures(pictures, names, masks, suffix)
+    others = [] if stated else sorted({PurePosixPath(name).suffix for name in names})
+    best = (stated, columns[0] if columns else "", 0.0)
+    for suffix in (stated, *others):
+        name_of = reader(suffix)
         for column in columns:
             at = table.header.index(column)
             sample = table.lines[:: 1 + len(table.lines) // _MAX_CELLS]

@@ -80,6 +80,8 @@ def read_local_images(
     with suggesting_options(path, decoded, table):
         labels = without_parts(with_classes(read_labels(path, decoded, table), table))
         present = {row.label for row in labels.rows}
+        if not present:
+            raise DataError(f"{path}: expected labelled pictures, got none")
         if not present & {known.name for known in classes}:
             _check_labels(path, present, classes, table, outside)
     _check_labels(path, present, classes, table, outside)

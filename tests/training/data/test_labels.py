@@ -646,6 +646,8 @@ def test_a_cell_is_the_end_of_one_path(tmp_path: Path) -> None:
     assert [picture_of(cell) for cell in ("a/x.png", "a/x", "y2", "Y2.JPG", "no")] == [
         "a/x.png", "a/x.png", "d/Y2.jpg", "d/Y2.jpg", "no"
     ]  # fmt: skip
+    of_label_studio = "/data/local-files/?d=b/x.png"
+    assert picture_of(of_label_studio) == "b/x.png"
     assert picture_of("Y.jpg") == "b/images/Y.jpg"
     assert picture_of("y.jpg") == "c/y.jpg.png"
     with pytest.raises(DataError, match=r"a/x.png and b/x.png"):

@@ -152,27 +152,30 @@ def test_tables_are_joined_by_the_path_and_state_classes_by_columns(tmp_path: Pa
 
 
 @pytest.mark.parametrize("place", ["../pictures", "set.zip", "set.tar"])
+@pytest.mark.parametrize("name", ["clinical.csv", "labels.csv"])
 def test_pictures_are_in_another_folder_than_their_table_or_in_an_archive(
-    tmp_path: Path, place: str
+    tmp_path: Path, place: str, name: str
 ) -> None:
     data, pictures = tmp_path / "data", tmp_path / "pictures"
     write_pictures(pictures, [f"in/{i}.png" for i in range(24)])
-    write_table(data / "clinical.csv", [{"image": i, "dx": "ab"[i % 2]} for i in range(24)])
+    write_table(data / name, [{"image": i, "dx": "ab"[i % 2]} for i in range(24)])
+    classes = [ClassName(name=name, description=name) for name in "ab"]
     if "." in place.removeprefix(".."):
         shutil.make_archive(str(data / "set"), place.partition(".")[2], pictures)
-        with pytest.raises(DataError) as refused:
-            read_dataset(IMAGEFOLDER, data)
-        assert refused.value.suggestion.options[:2] == ("--images", place)
+        for read in (
+            lambda: read_dataset(IMAGEFOLDER, data),
+            lambda: read_local_images(data, classes),
+        ):
+            with pytest.raises(DataError) as refused:
+                read()
+            assert refused.value.suggestion.options[:2] == ("--images", place)
     columns = {"path": "image", "label": "dx"}
-    settings = DataSettings(
-        kind="imagefolder", images=place, tables=("clinical.csv",), columns=columns
-    )
+    settings = DataSettings(kind="imagefolder", images=place, tables=(name,), columns=columns)
     images = read_dataset(settings, data)
     assert sorted(image.name for part in images.parts.values() for image in part) == sorted(
         f"in/{i}.png" for i in range(24)
     )
-    classes = [ClassName(name=name, description=name) for name in "ab"]
-    table = LabelTable(images=place, tables=("clinical.csv",), columns=columns)
+    table = LabelTable(images=place, tables=(name,), columns=columns)
     assert len(read_local_images(data, classes, table).images) == 24
 
 
