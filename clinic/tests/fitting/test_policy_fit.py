@@ -238,7 +238,11 @@ def test_folds_fit_to_the_predictions_of_all_training_images_by_checkpoints_that
         ({"data": IMAGES | {"fold": 0}}, {}, "fold 0 twice"),
         ({"data": IMAGES | {"fold": 1, "split": "paper"}}, {}, "data.split"),
         ({"data": IMAGES | {"fold": 1}, "training": {"epochs": 3}}, {}, "training.epochs"),
-        ({"data": IMAGES | {"fold": 1}}, {"classes": ("a", "mel", "nv")}, "classes"),
+        (
+            {"data": IMAGES | {"fold": 1}},
+            {"classes": ("mel", "bkl", "nv")},
+            "--fold",
+        ),  # their order
     ],
 )
 def test_checkpoints_that_do_not_belong_together_are_refused(
