@@ -42,7 +42,7 @@ from tests.service.http.plain_app import guarded
 from tests.service.settings import settings_of
 from training.data.cache import DecodedImages
 from training.data.dataset import DataSettings
-from training.data.labels import split_labels
+from training.data.label_splits import split_labels
 from training.recipe.file import RECIPES, recipe_with_sources
 from training.recipe.schema import AdapterRecipe
 

@@ -127,7 +127,7 @@ def train_command(
     configure_openmp()
     if Path(recipe).is_dir():
         from training.data.dataset import UnreadDataError  # noqa: PLC0415 - torch
-        from training.data.labels import proposal  # noqa: PLC0415
+        from training.data.label_refusals import proposal  # noqa: PLC0415
 
         suggestion = proposal(Path(recipe), table)
         raise UnreadDataError(f"expected a recipe, got the folder {recipe}", suggestion)

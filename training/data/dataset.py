@@ -59,6 +59,24 @@ class LabelTable(Settings):
     ignored: tuple[str, ...] = optional(())
     """For imagefolder, labels whose images are left out, as with `--ignore`."""
 
+    def options(self, given: "LabelTable") -> tuple[str, ...]:
+        """The options of a command that make this table of the given one."""
+        options = []
+        for option, values, present in (
+            ("--images", [self.images], [given.images]),
+            ("--table", self.tables, given.tables),
+            ("--encoding", [self.encoding or ""], [given.encoding or ""]),
+            ("--suffix", [self.suffix], [given.suffix]),
+        ):
+            if values != present:
+                options += [word for value in values for word in (option, value)]
+        for column, name in self.columns.items():
+            if given.columns.get(column) != name:
+                options += [f"--{column}-column", name]
+        if self.ignore_columns and not given.ignore_columns:
+            options.append("--ignore-columns")
+        return tuple(options)
+
 
 @dataclass(frozen=True)
 class Suggestion:

@@ -13,7 +13,8 @@ from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages, decoded_images
 from training.data.dataset import LABELS, DataSet, DataSettings, split_suffix
 from training.data.images import ImageParts, LabelledImage, OnBad
-from training.data.labels import ImageLabel, check_every_class, split_labels
+from training.data.label_splits import check_every_class, split_labels
+from training.data.labels import ImageLabel
 
 
 class ImageFolder(DataSet):

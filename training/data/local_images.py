@@ -11,13 +11,9 @@ from eulerlora_contract.printable import printable
 from training.data.cache import decoded_images
 from training.data.dataset import LABELS, LabelTable, Suggestion, UnreadDataError
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
-from training.data.labels import (
-    read_labels,
-    suggesting_options,
-    with_classes,
-    with_grouped_copies,
-    without_parts,
-)
+from training.data.label_refusals import suggesting_options
+from training.data.label_splits import with_grouped_copies
+from training.data.labels import read_labels, with_classes, without_parts
 from training.data.layouts import part_of
 from training.data.units import Units
 

@@ -20,7 +20,8 @@ from eulerlora_contract.errors import DataError
 from eulerlora_contract.printable import printable
 from training.data.cache import DecodedImages
 from training.data.dataset import DataSettings, LabelTable
-from training.data.labels import read_labels, split_labels
+from training.data.label_splits import split_labels
+from training.data.labels import read_labels
 from training.data.splits import split_off
 
 CLASSES = ("blue", "green", "red")

@@ -1,0 +1,310 @@
+"""Refusals of folders that are no labelled pictures, with the options by which they are read."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from eulerlora.images.files import EXTENSIONS
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.image_folders import list_files
+from eulerlora_contract.printable import printable
+from training.data.cache import ARCHIVES, DecodedImages, decoded_images
+from training.data.dataset import DataSettings, LabelTable, Suggestion, UnreadDataError
+from training.data.labels import (
+    ImageLabel,
+    Labels,
+    empty_folders,
+    folder_label,
+    label_tables,
+    read_labels,
+)
+from training.data.layouts import (
+    UnreadTable,
+    mask_classes,
+    other_format,
+    part_of,
+    unlike_classes,
+    unread_tables,
+)
+from training.data.tables import WINDOWS, EncodingError, Table
+
+
+@contextmanager
+def suggesting_options(path: Path, images: DecodedImages, settings: LabelTable) -> Iterator[None]:
+    """Adds to the refusal of a folder the options by which it is read, or what else helps.
+
+    Raises:
+        UnreadDataError: In place of a DataError, with options.
+    """
+    try:
+        yield
+    except DataError as error:
+        if not path.is_dir():
+            raise
+        message, suggestion = str(error), None
+        if isinstance(error, UnreadDataError) and not error.suggestion.condition:
+            suggestion = error.suggestion
+        else:
+            found = next(_suggestions(path, images, settings), None)
+            if found is not None:
+                suggestion, note = found
+                message = message.partition("; ")[0] + note  # without notes on what is not read
+        place = path if suggestion is None or suggestion.folder is None else suggestion.folder
+        known = other_format(place)
+        if known is not None and suggestion is None:
+            message += f"; the files are those of {known.name}{known.way}"
+        if known is not None and known.recipe is not None:
+            suggestion = replace(suggestion or Suggestion(), recipe=known.recipe)
+        if suggestion is None:
+            if known is None:
+                raise
+            raise DataError(message) from error
+        raise UnreadDataError(message, suggestion) from error
+
+
+def _suggestions(
+    path: Path, images: DecodedImages, settings: LabelTable
+) -> Iterator[tuple[Suggestion, str]]:
+    """Yields what reads a folder, the likely first, with a note on each.
+
+    That are columns of the table that it is read by; or else another table, the folder of the
+    classes in it, or its only archive.
+    """
+    try:
+        given = _readable_tables(path, settings)
+    except DataError:
+        return
+    for found in unread_tables(path, images.names, settings, given):
+        if (suggestion := _table_suggestion(path, images, settings, found)) is not None:
+            yield suggestion, found.note
+    folder = None if given else _folder_of_classes(path, images, settings)
+    if folder is not None:
+        yield Suggestion(folder=folder), ""
+    archives = [file for file in path.iterdir() if file.name.lower().endswith(ARCHIVES)]
+    if not images.names and len(archives) == 1:
+        inner = settings.model_copy(update={"images": archives[0].name})
+        with suppress(DataError):
+            of_archive = decoded_images(archives[0])
+            for found in unread_tables(path, of_archive.names, inner, given):
+                suggestion = _table_suggestion(path, of_archive, settings, found)
+                if suggestion is not None:
+                    yield suggestion, found.note
+            check_layout(read_labels(path, of_archive, inner), DataSettings(kind="imagefolder"))
+            yield Suggestion(inner.options(settings)), ""
+
+
+def _readable_tables(path: Path, settings: LabelTable) -> Sequence[Table]:
+    """As `label_tables`; a table that is not in UTF-8 is read as one of Windows."""
+    try:
+        return label_tables(path, settings)[0]
+    except EncodingError:
+        return label_tables(path, settings.model_copy(update={"encoding": WINDOWS}))[0]
+
+
+def _folder_of_classes(path: Path, images: DecodedImages, settings: LabelTable) -> Path | None:
+    """The only folder of a folder, if it is read as it is."""
+    tops = {name.split("/")[0] for name in images.names if "/" in name}
+    if len(tops) != 1:
+        return None
+    (top,) = tops
+    listed = DecodedImages({name.removeprefix(f"{top}/"): path for name in images.names}, {})
+    with suppress(DataError):
+        labels = read_labels(path / top, listed, settings)
+        check_layout(labels, DataSettings(kind="imagefolder"))
+        return path / top
+    return None
+
+
+def _table_suggestion(
+    path: Path, images: DecodedImages, settings: LabelTable, found: UnreadTable
+) -> Suggestion | None:
+    """The options by which a table is read; None if it states no two classes."""
+    if found.table is None:
+        return None
+    names = images.names
+    if found.folder != path:
+        files = list_files([found.folder], EXTENSIONS).files
+        names = {file.relative_to(found.folder).as_posix() for file in files}
+    listed = DecodedImages(dict.fromkeys(names, path), {})
+    labels = None
+    for ignores in (settings.ignore_columns, True):
+        table = found.table.model_copy(update={"ignore_columns": ignores})
+        with suppress(DataError):
+            labels = read_labels(found.folder, listed, table)
+            check_spelling(labels)
+            break
+    options = table.options(settings)
+    if labels is None or not options:
+        return None
+    units: dict[str, set[str]] = defaultdict(set)
+    for row in labels.rows:
+        if row.name in listed.sources:
+            units[row.label].add(row.cluster or row.name)
+    rare = sorted({row.label for row in labels.rows if len(units[row.label]) < _MIN_UNITS})
+    if len(units.keys() - {*rare}) < 2:
+        return None
+    options += tuple(option for name in rare for option in ("--ignore", name))
+    if any(row.name not in listed.sources for row in labels.rows if row.label not in rare):
+        options += ("--skip-bad",)
+    purpose = f"to leave out {', '.join(rare)} with few pictures" if rare else ""
+    return Suggestion(options, purpose, folder=None if found.folder == path else found.folder)
+
+
+_MIN_UNITS = 3  # of a class that a suggested command trains on: one for each part
+
+
+def proposal(path: Path, settings: LabelTable) -> Suggestion:
+    """How a training reads a folder, which it then names.
+
+    Raises:
+        DataError: For one that it does not read.
+    """
+    known, suggestion = other_format(path), Suggestion()
+    if known is not None and known.recipe is not None:
+        return Suggestion(folder=path, recipe=known.recipe)
+    data = DataSettings(kind="imagefolder", **settings.model_dump(exclude_defaults=True))
+    try:
+        images = decoded_images(path / settings.images)
+        with suggesting_options(path, images, settings):
+            check_layout(read_labels(path, images, settings), data)
+    except UnreadDataError as error:
+        suggestion = error.suggestion
+    return replace(suggestion, folder=suggestion.folder or path)
+
+
+def check_layout(labels: Labels, settings: DataSettings) -> None:
+    """Refuses folders that are no classes; with stated classes, they may have any name."""
+    if not labels.rows:
+        expected_rows = "rows" if labels.table else "images in a folder for each class"
+        raise DataError(f"{labels.path}: expected {expected_rows}, got none{_notes(labels)}")
+    _check_names(labels)
+    if not settings.classes and labels.table is None:
+        _check_class_names(labels, settings)
+        _check_likely_parts(labels)
+    check_several(labels, settings)
+    if not settings.classes and labels.table is None:
+        _check_empty_folders(labels, settings)
+
+
+def check_several(labels: Labels, settings: DataSettings) -> None:
+    """Refuses a single class, and none."""
+    classes = {*settings.classes} or {row.label for row in labels.rows}
+    if not classes:
+        raise DataError(f"{labels.path}: expected pictures of a class, got none{_notes(labels)}")
+    if len(classes) < 2:
+        unit = f"the label of all {len(labels.rows):,} rows"
+        if labels.table is None:
+            unit = f"the folder of all {len(labels.rows):,} images"
+        raise DataError(
+            f"{labels.path}: expected two classes or more, got only {classes.pop()!r}, {unit}"
+            f"{_notes(labels)}"
+        )
+
+
+def _notes(labels: Labels) -> str:
+    return "".join(f"; {note}" for note in labels.notes)
+
+
+def _check_class_names(labels: Labels, settings: DataSettings) -> None:
+    """Refuses folders whose names say that they are no classes, such as parts and patients."""
+    names = {row.label for row in labels.rows}
+    pictures = [row.name for row in labels.rows]
+    masks = mask_classes(pictures, {row.place for row in labels.rows})
+    masks = sorted(
+        {folder_label(PurePosixPath(place).name) for place in masks} - {*settings.ignored}
+    )
+    if masks and len(names) > len(masks) + 1:
+        raise UnreadDataError(
+            f"{labels.path}: expected a folder for each class, got {', '.join(masks)} with "
+            "pictures of the names of the others, which are likely to be their masks",
+            Suggestion(tuple(option for name in masks for option in ("--ignore", name)),
+                       "to leave them out"),
+        )  # fmt: skip
+    found = unlike_classes(names)
+    without_word = unlike_classes(names, with_table=True)
+    if without_word and any(unread_tables(labels.folder, pictures, LabelTable())):
+        found = without_word
+    if found is not None:
+        raise _not_classes(labels, found)
+
+
+def _not_classes(labels: Labels, found: str) -> DataError:
+    """The error for folders that are likely to be no classes, which a recipe may state."""
+    message = f"{labels.path}: expected a folder for each class, got {found}"
+    names = sorted({row.label for row in labels.rows})
+    if len(names) > _MAX_STATED:
+        return DataError(message)
+    strings = [json.dumps(name, ensure_ascii=False) for name in names]
+    stated = f"data.classes={{{', '.join(f'{name} = {name}' for name in strings)}}}"
+    return UnreadDataError(
+        message, Suggestion(("--set", stated), condition="if they are the classes")
+    )
+
+
+_MAX_STATED = 20  # classes on a command line
+
+
+def _check_likely_parts(labels: Labels) -> None:
+    """Refuses class folders that are likely to be parts, or to contain them."""
+    classes = sorted({row.label for row in labels.rows})
+    if any(row.part for row in labels.rows) or len(classes) < 2:
+        return
+    inner: dict[str, set[str]] = {name: set() for name in classes}
+    for row in labels.rows:
+        below = PurePosixPath(row.name).parts[PurePosixPath(row.name).parts.index(row.place) + 1 :]
+        inner[row.label].update(below[:1] if len(below) > 1 else ())
+    shared = inner[classes[0]]
+    names, folders = ", ".join(classes), ", ".join(sorted(shared))
+    if len({part for name in classes if (part := part_of(name))}) > 1:
+        found = f"the pictures of {names} in no folder of a class"
+    elif len(shared) > 1 and all(other == shared for other in inner.values()):
+        found = f"the same folders {folders} in each of {names}"
+    elif outer := [
+        name for name in classes if {*map(folder_label, inner[name])} & {*classes} - {name}
+    ]:
+        found = f"folders of classes in {', '.join(outer)} and beside it"
+    else:
+        return
+    raise _not_classes(labels, found)
+
+
+def _check_names(labels: Labels) -> None:
+    """Refuses a folder that names no class: of blanks, or not in UTF-8 as from a ZIP of Windows."""
+    for row in labels.rows:
+        if row.label != row.label.encode(errors="ignore").decode() or not row.label:
+            folder = printable(str(labels.folder / row.place))
+            raise DataError(
+                f"{folder}: expected the name of a class in UTF-8, got "
+                f"{printable(row.label) or 'blanks'}; rename the folder"
+            )
+
+
+_SPELLING = re.compile(r"[\s\u200b\ufeff]|(?<=\d)\.0+(?=\s*$)")
+"""What does not tell classes apart: spaces, and the decimals of a spreadsheet."""
+
+
+def check_spelling(labels: Labels) -> None:
+    spellings: dict[str, ImageLabel] = {}
+    for row in labels.rows:
+        key = _SPELLING.sub("", row.label).casefold()
+        other = spellings.setdefault(key, row)
+        if other.label != row.label:
+            raise DataError(
+                f"{labels.path}: expected one spelling of each class, got {other.label!r} "
+                f"({other.place}, {other.name}) and {row.label!r} ({row.place}, {row.name}), "
+                "which differ only in case, spaces or a final .0"
+            )
+
+
+def _check_empty_folders(labels: Labels, settings: DataSettings) -> None:
+    """Refuses a class folder without images, which would not become a class."""
+    for folder in empty_folders(labels):
+        if folder_label(folder.name) not in settings.ignored:
+            raise UnreadDataError(
+                f"{folder}: expected images of the class {folder.name}, got none",
+                Suggestion(("--ignore", folder.name), "to leave the class out"),
+            )
