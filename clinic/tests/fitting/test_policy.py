@@ -494,6 +494,15 @@ def test_a_fitted_policy_changes_thresholds_version_and_evidence_only(tmp_path: 
     assert read_policy(own) == again  # the new evidence replaces the old one
 
 
+def test_a_fit_removes_what_an_earlier_one_found_of_far_images(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(f"{default_policy_text()}\n[unfamiliar]\nfar = 40.0\nood = true\n")
+    before = PolicyFile.read(own)
+    assert before.policy.unfamiliar is not None
+    assert fitted_file(before, own).unfamiliar is None
+    assert read_policy(own).unfamiliar is None
+
+
 POLICY = fitted_policy()
 
 
