@@ -1,7 +1,6 @@
 """IVON against ivon-opt, and against the exact posterior of a linear regression."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import ivon
 import pytest
@@ -14,7 +13,6 @@ from lab.tests.methods.settings import settings_of
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective
 from training.optimisation.batches import RunLength
-from training.optimisation.run import Progress, TrainedState, load_state, save_state
 from training.optimisation.step import Optimisation
 from training.recipe.schema import AdapterTraining
 
@@ -127,27 +125,3 @@ def test_clipping_changes_no_curvature(clip_norm: float) -> None:
     assert isinstance(optimiser, IVON)
     norm = torch.stack([mean.grad.norm() for mean in optimiser.means]).norm()
     assert (norm <= 1.001e-3) == (clip_norm == 1e-3)
-
-
-def test_the_state_of_ivon_continues_too(tmp_path: Path) -> None:
-    def started() -> TrainedState:
-        network = nn.ParameterDict({"a": torch.ones(3), "a_root": torch.zeros(3)})
-        law = {"effective_images": 9.0, "initial_curvature": 1.0, "curvature_decay": 0.5}
-        optimiser = IVON([network["a"]], [network["a_root"]], **law, weight_decay=0.1)
-        optimiser.param_groups[0]["lr"] = 0.1
-        return TrainedState(network, optimiser)
-
-    def step(trained: TrainedState) -> None:
-        trained.optimiser.zero_grad()
-        parameters = trained.network
-        (parameters["a"] + parameters["a_root"].square()).pow(3).sum().backward()
-        trained.optimiser.step()
-
-    stepped, loaded, settings = started(), started(), AdapterTraining()
-    for _ in range(3):
-        step(stepped)
-    save_state(tmp_path / "state.safetensors", stepped, Progress(), settings, "data")
-    load_state(tmp_path / "state.safetensors", loaded, settings, "data")
-    for trained in (loaded, stepped):
-        step(trained)
-    torch.testing.assert_close(dict(loaded.network), dict(stepped.network), atol=0, rtol=0)

@@ -1,10 +1,14 @@
 """Training of methods with laws, attention or heads of their own: loss, draws and checkpoint."""
 
+import os
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
@@ -15,7 +19,9 @@ from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw
 from eulerlora_contract.errors import SettingsError
 from lab.tests.methods.settings import settings_of
+from tests.checkpoint_files import ADAPTERS_FILE
 from tests.conftest import TINY_ADAPTERS, predict_rows, random_network
+from tests.program import run
 from tests.training.conftest import write_recipe
 from training.adaptation.network import initial_network, read_backbone
 from training.adaptation.network_training import train_adapters
@@ -287,7 +293,7 @@ def test_further_losses_are_those_of_the_training(
     outliers = recipe.outliers and read_outliers(recipe.outliers, image_folder)
     frozen = read_backbone(recipe.backbone, recipe_file.parent, torch.float16)
     network = initial_network(recipe, frozen, len(images.classes))
-    run = Run(
+    started = Run(
         accelerator_on(torch.device("cpu")), recipe.seed, recipe, recipe_file.parent / "state"
     )
     start = {name: tensor.clone() for name, tensor in network.state_dict().items()}
@@ -297,7 +303,7 @@ def test_further_losses_are_those_of_the_training(
         runs.append(finished)
 
     monkeypatch.setattr(type(network.method), "after_training", after_training)
-    result = train_adapters(network, recipe, images, outliers, run)
+    result = train_adapters(network, recipe, images, outliers, started)
     network.load_state_dict(start)
     loss = next(runs[0].losses(1)).item()
     assert result["loss_by_epoch"] == pytest.approx([loss], rel=1e-5)
@@ -308,3 +314,32 @@ def test_ivon_needs_weight_decay(recipe_file: Path, image_folder: Path, tmp_path
     recipe = read_recipe(recipe_file, AdapterRecipe, changes)
     with pytest.raises(SettingsError):
         train(recipe, recipe_file.parent, image_folder, tmp_path / "run", torch.device("cpu"))
+
+
+def test_a_resumed_training_by_ivon_ends_with_the_same_weights(
+    recipe_file: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("--set", "method.name=ivon", "--set", "training.weight_decay=0.1")
+    arguments = ("train", recipe_file, "--data", image_folder, "--device", "cpu", *settings)
+    loss = AdapterObjective.loss
+
+    def trained(out: Path, *more: str, stop_at: int = 0) -> tuple[int, int]:
+        """Returns the exit status and the number of steps; SIGINT comes during the given one."""
+        steps = 0
+
+        def counted(*given: Any) -> Tensor:
+            nonlocal steps
+            steps += 1
+            if steps == stop_at:
+                os.kill(os.getpid(), signal.SIGINT)
+            return loss(*given)
+
+        monkeypatch.setattr(AdapterObjective, "loss", counted)
+        return run(*arguments, "--out", out, *more).status, steps
+
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    assert trained(whole) == (0, 7)
+    assert trained(resumed, stop_at=3) == (130, 3)
+    assert trained(resumed, "--resume") == (0, 4)
+    first, second = (load_file(folder / ADAPTERS_FILE) for folder in (whole, resumed))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)

@@ -1,5 +1,6 @@
 """The network of a run: its backbone, whole networks, and the members of an ensemble."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,17 +9,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
+from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
-from eulerlora.settings import Draw, Preprocessing
-from tests.conftest import TINY_BACKBONE, random_backbone
+from eulerlora.settings import Draw
+from tests.conftest import DOWNLOADED, TINY_BACKBONE, random_backbone
 from training.adaptation.network import (
-    available_source,
     count_trained,
+    initial_network,
     members,
     read_backbone,
-    whole_network,
 )
 from training.recipe.file import find_recipe, read_recipe
 from training.recipe.schema import AdapterRecipe, BackboneSource
@@ -30,13 +31,21 @@ IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 1])
 
 
-def network_of(attention: str = "dot") -> AdaptedVisionTransformer:
-    variant = {"dot": "single", "l2": "l2"}[attention]
-    recipe = read_recipe(find_recipe("ham10000"), AdapterRecipe, variant=variant)
-    size = Preprocessing(size=32)
-    network = whole_network(random_backbone(), recipe.whole_network, CLASSES, size)
-    network.heads.initialise(torch.Generator().manual_seed(1))
-    return network
+Whole = Callable[..., AdaptedVisionTransformer]
+
+
+@pytest.fixture(scope="module")
+def network_of(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Makes the whole network of a variant of a recipe, on `random_backbone()`."""
+    folder = tmp_path_factory.mktemp("backbone")
+    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float32)
+    source = BackboneSource(weights="backbone.safetensors")
+
+    def made(variant: str = "single") -> AdaptedVisionTransformer:
+        recipe = read_recipe(find_recipe("ham10000"), AdapterRecipe, variant=variant)
+        return initial_network(recipe, read_backbone(source, folder, torch.float32), CLASSES)
+
+    return made
 
 
 def logits_of(network: AdaptedVisionTransformer, mode: str = "det") -> Tensor:
@@ -46,14 +55,14 @@ def logits_of(network: AdaptedVisionTransformer, mode: str = "det") -> Tensor:
 
 
 @pytest.mark.parametrize("mode", ["det", "stoch"])
-def test_a_whole_network_is_its_backbone_with_a_linear_head(mode: str) -> None:
+def test_a_whole_network_is_its_backbone_with_a_linear_head(network_of: Whole, mode: str) -> None:
     network = network_of()
     head = nn.Linear(WIDTH, CLASSES)
     head.load_state_dict({n: p[0] for n, p in network.heads.state_dict().items()})
     torch.testing.assert_close(logits_of(network, mode), head(random_backbone()(IMAGES)))
 
 
-def test_its_gradient_is_that_of_all_weights_of_the_plain_modules() -> None:
+def test_its_gradient_is_that_of_all_weights_of_the_plain_modules(network_of: Whole) -> None:
     network, plain = network_of(), random_backbone().requires_grad_(True)
     head = nn.Linear(WIDTH, CLASSES)
     head.load_state_dict({n: p[0] for n, p in network.heads.state_dict().items()})
@@ -67,7 +76,9 @@ def test_its_gradient_is_that_of_all_weights_of_the_plain_modules() -> None:
     assert all(parameter.grad is None for parameter in network.blocks.parameters())
 
 
-def test_keys_have_the_weights_of_queries_before_and_after_steps_by_distance() -> None:
+def test_keys_have_the_weights_of_queries_before_and_after_steps_by_distance(
+    network_of: Whole,
+) -> None:
     network = network_of("l2")
     parameters = [p for p in network.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1)
@@ -85,7 +96,9 @@ def test_keys_have_the_weights_of_queries_before_and_after_steps_by_distance() -
             assert not torch.equal(values, first_values)
 
 
-def test_the_gradient_by_distance_is_that_of_one_tensor_for_queries_and_keys() -> None:
+def test_the_gradient_by_distance_is_that_of_one_tensor_for_queries_and_keys(
+    network_of: Whole,
+) -> None:
     network = network_of("l2")
     name = "backbone.encoder.layers.encoder_layer_0.self_attention.in_proj_weight"
     whole = dict(network.named_parameters())[name]
@@ -101,7 +114,7 @@ def test_the_gradient_by_distance_is_that_of_one_tensor_for_queries_and_keys() -
     torch.testing.assert_close(whole.grad, expected)
 
 
-def test_tied_parameters_count_once() -> None:
+def test_tied_parameters_count_once(network_of: Whole) -> None:
     backbone = sum(parameter.numel() for parameter in random_backbone().parameters())
     head = CLASSES * (WIDTH + 1)
     assert count_trained(network_of()) == backbone + head
@@ -111,18 +124,17 @@ def test_tied_parameters_count_once() -> None:
 
 @pytest.mark.parametrize("available", [True, False])
 def test_auto_is_the_published_backbone_or_else_the_embedded_one_with_a_message(
-    tiny_published, capsys: pytest.CaptureFixture[str], available: bool
+    tiny_published, tmp_path: Path, capsys: pytest.CaptureFixture[str], available: bool
 ) -> None:
     if not available:
         tiny_published.file.unlink()
-    downloaded = "ViT_B_32_Weights.IMAGENET1K_V1"
-    weights = downloaded if available else "embedded"
-    assert available_source(BackboneSource()) == BackboneSource(weights=weights)
+    frozen = read_backbone(BackboneSource(), tmp_path, torch.float16)
+    assert frozen.published == (DOWNLOADED if available else None)
     message = capsys.readouterr().err
     assert len(message.splitlines()) == (not available)
-    assert (f"{downloaded} cannot be downloaded" in message) is not available
-    sized = BackboneSource(image_size=32)
-    assert available_source(sized) == BackboneSource(weights="embedded", image_size=32)
+    assert (f"{DOWNLOADED} cannot be downloaded" in message) is not available
+    sized = read_backbone(BackboneSource(image_size=28), tmp_path, torch.float16)
+    assert (sized.published, sized.backbone.settings.image_size) == (None, 28)
 
 
 def test_the_embedded_backbone_is_that_of_the_packaged_checkpoint(tmp_path: Path) -> None:
