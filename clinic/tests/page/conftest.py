@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from clinic.tests.audit_entries import SECRET
 from clinic.tests.page.browser import Visit, visiting
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from tests.browser import chromium, chromium_path
-from tests.conftest import STOCH
-from tests.damaged_checkpoints import edited
 from tests.server_process import ServerProcess, serving
 
 Go = Callable[..., AbstractContextManager[Visit]]
@@ -55,16 +52,6 @@ def audited(log: Path) -> Iterator[ServerProcess]:
     with serving(*arguments, change=set_retention) as server:
         server.wait_for("/readyz", 200)
         yield server
-
-
-@pytest.fixture
-def flags_all(checkpoint_copy: Path) -> Path:
-    """The tiny checkpoint, whose threshold marks every image as out of distribution."""
-    threshold = {
-        "options": asdict(STOCH), "msp": 1.0, "kept": 0.999, "images": 10_000, "data": "home"
-    }  # fmt: skip
-    edited("config.json", lambda fields: fields.update(thresholds=[threshold]))(checkpoint_copy)
-    return checkpoint_copy
 
 
 @pytest.fixture

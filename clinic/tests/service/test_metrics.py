@@ -1,90 +1,108 @@
 """Metrics of dispositions, decisions and the shift monitors."""
 
 import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 
-from eulerlora_clinic.service.metrics import ClinicMetrics
-from eulerlora_contract.answers import Disposition, ModelShift, RecordedDecision, ShiftSignal
+from clinic.tests.audit_entries import SECRET
+from clinic.tests.runs import mel_policy
+from clinic.tests.service.conftest import app_of
+from eulerlora import EulerLoRA
+from eulerlora_clinic.audit.log import AuditLog
+from eulerlora_contract.answers import Disposition
 from eulerlora_contract.problems import SENT_BY_SERVICE
-from eulerlora_contract.queries import DecisionRequest
 from service.telemetry.metrics import Metrics
 from tests.service.observed import GAUGES, count_everything
 
 ROOT = Path(__file__).parents[3]
-SHIFT_SIGNAL = ShiftSignal(
-    name="msp", label=None, pictures=80, rate=0.5, expected=0.05, tolerated=0.09, evidence=8.5,
-    alarm=True,
-)  # fmt: skip
-SHIFT = ModelShift(pictures=100, alarm=True, limit=6.3, signals=(SHIFT_SIGNAL,))
-
-
-def counted_clinic_metrics() -> ClinicMetrics:
-    """The metrics of the clinic after one event of each."""
-    metrics = ClinicMetrics(lambda: ["tiny"], lambda: {"tiny": SHIFT})
-    metrics.count_disposition("tiny", Disposition.URGENT)
-    asked = DecisionRequest(request_id="r1", decision="urgent", diagnosis="mel")
-    decided = RecordedDecision(
-        request_id="r1", disposition=Disposition.URGENT, decision=None, reason=None, diagnosis=None
-    )
-    metrics.count_decision("tiny", asked, decided, ("mel",))
-    return metrics
-
-
-def value(metrics: ClinicMetrics, name: str, **labels: str) -> float | None:
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    return registry.get_sample_value(f"eulerlora_{name}", labels)
-
-
-def test_decisions_and_diagnoses_of_a_model_are_counted_from_zero() -> None:
-    metrics = ClinicMetrics(lambda: ["tiny"], dict)
-    assert value(metrics, "decisions_total", model="tiny", kind="override") == 0
-    of_diagnosis = {"model": "tiny", "critical": "true", "disposition": "routine"}
-    assert value(metrics, "diagnoses_total", **of_diagnosis) == 0
-    assert value(ClinicMetrics(tuple, dict), "diagnoses_total", **of_diagnosis) is None
-
-
-def test_dispositions_are_counted() -> None:
-    metrics = ClinicMetrics(lambda: ["tiny"], dict)
-    for disposition in (Disposition.URGENT, Disposition.URGENT, Disposition.ROUTINE):
-        metrics.count_disposition("tiny", disposition)
-    counts = {
-        name: value(metrics, "dispositions_total", model="tiny", disposition=name)
-        for name in Disposition
-    }
-    assert counts == {
-        "urgent": 2, "routine": 1, "refer": None, "retake": None, "unfamiliar": None,
-    }  # fmt: skip
-
-
-def test_the_shift_metrics_have_the_state_of_each_signal() -> None:
-    metrics, labels = counted_clinic_metrics(), {"model": "tiny", "signal": "msp"}
-    assert value(metrics, "shift_pictures_total", **labels) == 80
-    assert value(metrics, "shift_evidence", **labels) == 8.5
-    assert value(metrics, "shift_alarm", **labels) == 1
-    assert value(metrics, "shift_pictures_total", model="tiny", signal="feature_distance") is None
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics(lambda: GAUGES)
+def client(model, tmp_path: Path) -> Iterator[TestClient]:
+    """A client of a service that records decisions."""
+    audit = AuditLog(tmp_path / "audit.jsonl", SECRET)
+    with TestClient(app_of(model, policy=mel_policy(), audit=audit)) as client:
+        yield client
 
 
-def test_the_documentation_lists_exactly_these_metrics(metrics) -> None:
-    count_everything(metrics)
-    metrics.registry.register(counted_clinic_metrics())
+def families(client: TestClient) -> list[Metric]:
+    """Without the times at which counters were created, which are gauges in this format."""
+    sent = text_string_to_metric_families(client.get("/metrics").text)
+    return [family for family in sent if not family.name.endswith("_created")]
+
+
+def values(client: TestClient, name: str) -> dict[str, float]:
+    """The values of the model's metric with this name by its only other label."""
+    samples = (sample for family in families(client) for sample in family.samples)
+    return {
+        text: sample.value
+        for sample in samples
+        if sample.name == f"eulerlora_{name}"
+        for label, text in sample.labels.items()
+        if label != "model"
+    }
+
+
+def triage(client: TestClient, png: bytes, number: int) -> str:
+    """The disposition of a picture with its own seed."""
+    headers = {"Content-Type": "image/png"}
+    answer = client.post("/triage", params={"seed": number}, content=png, headers=headers)
+    return str(answer.json()["disposition"])
+
+
+def test_decisions_and_diagnoses_of_a_model_are_counted_from_zero(client) -> None:
+    assert values(client, "decisions_total") == {"accept": 0, "override": 0, "undo": 0}
+    (diagnoses,) = (family for family in families(client) if "diagnoses" in family.name)
+    counts = {tuple(sorted(s.labels.values())): s.value for s in diagnoses.samples}
+    kinds = product(("true", "false"), Disposition, ["tiny"])
+    assert counts == {tuple(sorted(labels)): 0 for labels in kinds}
+
+
+def test_dispositions_are_counted(client, png: bytes) -> None:
+    assert values(client, "dispositions_total") == {}
+    given = Counter(triage(client, png, number) for number in range(3))
+    assert values(client, "dispositions_total") == given
+
+
+def test_the_shift_metrics_have_the_state_of_each_signal(flags_all: Path, png: bytes) -> None:
+    model = EulerLoRA.load(flags_all, "cpu")
+    with TestClient(app_of(model, policy=mel_policy())) as client:
+        for number in range(32):
+            triage(client, png, number)
+        (signal,) = client.get("/models/tiny").json()["shift"]["signals"]
+        assert values(client, "shift_pictures_total") == {"msp": 32}
+        assert values(client, "shift_evidence") == {"msp": pytest.approx(signal["evidence"])}
+        assert values(client, "shift_alarm") == {"msp": 1}
+
+
+@pytest.fixture
+def counted(client, png: bytes) -> list[Metric]:
+    """The metrics of the core, and those of the clinic after a disposition."""
+    triage(client, png, 0)
+    core = Metrics(lambda: GAUGES)
+    count_everything(core)
+    known = list(core.registry.collect())
+    names = {sample.name for family in known for sample in family.samples}
+    sent = (family for family in families(client) if family.samples)
+    others = [family for family in sent if family.samples[0].name not in names]
+    return [*known, *others]
+
+
+def test_the_documentation_lists_exactly_these_metrics(counted) -> None:
     written = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    assert [line for line in written.splitlines() if line.startswith("| `")] == table(metrics)
+    assert [line for line in written.splitlines() if line.startswith("| `")] == table(counted)
 
 
-def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
-    count_everything(metrics)
-    metrics.registry.register(counted_clinic_metrics())
-    names = {sample.name for family in metrics.registry.collect() for sample in family.samples}
+def test_every_metric_and_reason_in_an_alert_exists(counted) -> None:
+    names = {sample.name for family in counted for sample in family.samples}
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus-rules.yaml").read_text())
     alerts = [rule for group in rules["groups"] for rule in group["rules"]]
     assert {"alert", "expr", "labels", "annotations"} <= set.intersection(*map(set, alerts))
@@ -97,10 +115,10 @@ def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
             assert set(reasons.split("|")) <= codes, rule["alert"]
 
 
-def table(metrics: Metrics) -> list[str]:
+def table(families: Iterable[Metric]) -> list[str]:
     """The lines of the table in the documentation, sorted by name."""
     lines = []
-    for family in metrics.registry.collect():
+    for family in families:
         if not family.name.startswith("eulerlora_"):
             continue
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
