@@ -17,7 +17,6 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from eulerlora.nn.method import Method, MethodSettings, RowDraws
-from eulerlora.sampling.masks import on_stacked_ranks
 
 
 class JitterSettings(MethodSettings):
@@ -51,8 +50,7 @@ class JitterMethod(Method[JitterSettings]):
 
     def draws(self, noise: Tensor) -> RowDraws:
         """Returns what the rows draw, adapter by adapter: coefficients with mean 1."""
-        coefficients = 1 + self.settings.scale * noise.flatten(0, 1)
-        return RowDraws.of_coefficients(on_stacked_ranks(coefficients, self.adapters.adapters))
+        return RowDraws.of_coefficients(1 + self.settings.scale * noise.flatten(0, 1))
 
 
 # %% [markdown]

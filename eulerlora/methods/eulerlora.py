@@ -2,14 +2,13 @@
 
 from typing import Literal
 
-from torch import Generator, Tensor
+from torch import Generator
 
 from eulerlora.nn.method import Method, MethodSettings, RowDraws, changed_settings
 from eulerlora.sampling.masks import (
     AdapterSettings,
     draw_balanced_trajectories,
     draw_trajectories,
-    on_stacked_ranks,
 )
 
 
@@ -45,14 +44,11 @@ class EulerLoRAMethod(Method[EulerLoRASettings]):
 
     def sample(self, samples: int, generator: Generator) -> RowDraws:
         count = self.adapters.adapters * samples
-        return self._draws(draw_trajectories(count, self.depth, self.adapters, generator))
-
-    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        return self._draws(
-            draw_balanced_trajectories(samples, self.depth, self.adapters, generator, first)
+        return RowDraws.of_coefficients(
+            draw_trajectories(count, self.depth, self.adapters, generator)
         )
 
-    def _draws(self, coefficients: Tensor) -> RowDraws:
-        """coefficients: (rows, blocks, 4, rank)."""
-        stacked = on_stacked_ranks(coefficients, self.adapters.adapters)
-        return RowDraws.of_coefficients(stacked)
+    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
+        return RowDraws.of_coefficients(
+            draw_balanced_trajectories(samples, self.depth, self.adapters, generator, first)
+        )

@@ -5,8 +5,8 @@ An adapted projection is a frozen one plus coefficient-weighted rank-one directi
     y = W0 x + b0 + B (c * (A x))
 
 `down` holds the rows a_k of A, and `up` holds the columns b_k of B as rows: direction k is the pair
-(down[k], up[k]). Directions of several adapters are stacked along k; the coefficients c of a row
-are zero on the directions of other adapters.
+(down[k], up[k]). Rows come in consecutive groups of equal size, and those of a group have the same
+A and B: the groups are the batch dimension of the products with A and B.
 
 With queries q and keys k of a head of width d, token i attends to token j in proportion to
 exp(q_i k_j / sqrt(d)), or by distance in proportion to
@@ -30,6 +30,7 @@ __all__ = [
     "adapted_attention",
     "adapted_linear",
     "attend",
+    "grouped_linear",
     "projected_attention",
 ]
 
@@ -43,18 +44,69 @@ def adapted_linear(
         inputs: (rows, tokens, in_features).
         weight: (out_features, in_features), frozen.
         bias: (out_features,), frozen.
-        down: (ranks, in_features).
-        up: (ranks, out_features).
-        coefficients: (rows, ranks), shared by all tokens of a row.
+        down: (groups, rank, in_features).
+        up: (groups, rank, out_features).
+        coefficients: (rows, rank), shared by all tokens of a row.
 
     Returns:
         (rows, tokens, out_features); equals `F.linear` if all coefficients are zero.
     """
-    weighted = F.linear(inputs, down) * coefficients.unsqueeze(1)  # (rows, tokens, ranks)
-    # F.linear of a matrix returns a new tensor, so the in-place addition changes no other tensor.
-    output: Tensor = F.linear(inputs.flatten(0, 1), weight, bias)  # (rows * tokens, out_features)
-    output.addmm_(weighted.flatten(0, 1).to(output.dtype), up.to(output.dtype))
-    return output.view(*inputs.shape[:2], -1)
+    (output,) = _adapted_projections(
+        inputs, weight, bias, down[None], up[None], coefficients.unsqueeze(1)
+    )
+    return output
+
+
+def grouped_linear(inputs: Tensor, weight: Tensor) -> Tensor:
+    """Returns the product of the rows of each group with its weight, (rows, tokens, out_features).
+
+    Args:
+        inputs: (rows, tokens, in_features).
+        weight: (groups, out_features, in_features).
+    """
+    groups, _, features = weight.shape  # `len` would be a constant of a traced graph
+    grouped = inputs.reshape(groups, -1, features)
+    return torch.bmm(grouped, weight.transpose(1, 2)).view(*inputs.shape[:2], -1)
+
+
+def _adapted_projections(
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    down: Tensor,
+    up: Tensor,
+    coefficients: Tensor,
+    image: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Returns several adapted projections of the same inputs, (rows, tokens, out_features) each.
+
+    There is one frozen product, one product with `down` and one with `up` for all of them.
+
+    Args:
+        inputs: (rows, tokens, in_features); with `image`, (images, tokens, in_features).
+        weight: (count * out_features, in_features).
+        bias: (count * out_features,).
+        down: (count, groups, rank, in_features).
+        up: (count, groups, rank, out_features).
+        coefficients: (rows, count, rank).
+        image: As in `adapted_attention`.
+    """
+    count, groups, rank, features = up.shape
+    packed = F.linear(inputs.flatten(0, 1), weight, bias)  # (images * tokens, count * features)
+    if image is not None:
+        packed = packed.unflatten(0, inputs.shape[:2])[image].flatten(0, 1)
+        inputs = inputs[image]
+    rows, tokens = inputs.shape[:2]
+    directions = grouped_linear(inputs, down.transpose(0, 1).flatten(1, 2))
+    weighted = directions.unflatten(-1, (count, rank)) * coefficients.unsqueeze(1)
+    # The products above are new tensors, so the in-place addition changes no other tensor.
+    output = packed.view(-1, count, features).transpose(0, 1)
+    output = output.reshape(count * groups, -1, features)
+    output.baddbmm_(
+        weighted.to(output.dtype).flatten(0, 1).transpose(0, 1).reshape(*output.shape[:2], rank),
+        up.to(output.dtype).flatten(0, 1),
+    )
+    return output.view(count, rows, tokens, features).unbind(0)
 
 
 def adapted_attention(
@@ -73,9 +125,9 @@ def adapted_attention(
         inputs: (rows, tokens, width), after the layer norm. With `image`, (images, tokens, width):
             the products that the rows of an image share are computed once.
         frozen: Holds in_proj_weight (3 width, width) and out_proj.
-        down: (4, adapters, rank, width), for Q, K, V and O.
-        up: (4, adapters, rank, width), for Q, K, V and O.
-        coefficients: (rows, 4, ranks).
+        down: (4, groups, rank, width), for Q, K, V and O.
+        up: (4, groups, rank, width), for Q, K, V and O.
+        coefficients: (rows, 4, rank).
         image: (rows,), index of each row's image.
         queries: Number of leading tokens to return; None returns all.
         added: As in `attend`.
@@ -84,62 +136,31 @@ def adapted_attention(
         (rows, queries, width), without the residual.
     """
 
-    def project(tokens: Tensor, projections: slice) -> tuple[Tensor, ...]:
-        return _input_projections(tokens, frozen, down, up, coefficients, projections, image)
+    assert frozen.in_proj_weight is not None
+    assert frozen.in_proj_bias is not None
+    weight, bias, width = frozen.in_proj_weight, frozen.in_proj_bias, frozen.embed_dim
+
+    def project(tokens: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+        own, packed = slice(first, last), slice(first * width, last * width)
+        return _adapted_projections(
+            tokens, weight[packed], bias[packed], down[own], up[own], coefficients[:, own], image
+        )
 
     if queries is None:
-        query, key, value = project(inputs, slice(0, 3))
+        query, key, value = project(inputs, 0, 3)
     else:
-        (query,) = project(inputs[:, :queries], slice(0, 1))
-        key, value = project(inputs, slice(1, 3))
+        (query,) = project(inputs[:, :queries], 0, 1)
+        key, value = project(inputs, 1, 3)
     query, key, value = (
         projected.unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
         for projected in (query, key, value)
     )
     context = attend(frozen, query, key, value, added)  # (rows, heads, queries, head_dim)
     context = context.transpose(1, 2).flatten(2)
-    output, last_down, last_up = frozen.out_proj, down[-1].flatten(0, 1), up[-1].flatten(0, 1)
+    output = frozen.out_proj
     return adapted_linear(
-        context, output.weight, output.bias, last_down, last_up, coefficients[:, -1]
+        context, output.weight, output.bias, down[-1], up[-1], coefficients[:, -1]
     )
-
-
-def _input_projections(
-    inputs: Tensor,
-    frozen: nn.MultiheadAttention,
-    down: Tensor,
-    up: Tensor,
-    coefficients: Tensor,
-    projections: slice,
-    image: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """Returns the selected ones of Q, K and V, (rows, tokens, width) each.
-
-    Equals `adapted_linear` for each of them, with one frozen product, one product with `down` and
-    one with `up` for all.
-    """
-    assert frozen.in_proj_weight is not None
-    assert frozen.in_proj_bias is not None
-    tokens, width = inputs.shape[1:]
-    weight = frozen.in_proj_weight.unflatten(0, (3, width))[projections].flatten(0, 1)
-    bias = frozen.in_proj_bias.unflatten(0, (3, width))[projections].flatten()
-    down, up = (
-        down[projections].flatten(1, 2),
-        up[projections].flatten(1, 2),
-    )  # (count, ranks, width)
-    count = len(up)
-    packed = F.linear(inputs.flatten(0, 1), weight, bias)  # (images * tokens, count * width)
-    directions = F.linear(inputs, down.flatten(0, 1))  # (images, tokens, count * ranks)
-    if image is not None:
-        packed = packed.unflatten(0, inputs.shape[:2])[image].flatten(0, 1)
-        directions = directions[image]
-    weighted = directions.unflatten(-1, (count, -1)) * coefficients[:, None, projections]
-    output = torch.baddbmm(  # (count, rows * tokens, width)
-        packed.unflatten(-1, (count, width)).transpose(0, 1),
-        weighted.flatten(0, 1).transpose(0, 1).to(packed.dtype),
-        up.to(packed.dtype),
-    )
-    return output.view(count, -1, tokens, width).unbind(0)
 
 
 class SelfAttention(nn.MultiheadAttention):

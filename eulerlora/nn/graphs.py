@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eulerlora.nn.method import RowDraws, padded
+from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import NetworkOutput
-from eulerlora.nn.rows import Rows
+from eulerlora.nn.rows import Rows, padded
 
 __all__ = ["Forward", "RecordedPasses", "Recorder", "Recording", "recorder_of"]
 
@@ -113,10 +113,10 @@ def recorder_of(device: torch.device) -> Recorder:
 class RecordedPasses:
     """Records a pass for some row counts, and replays it for all rows.
 
-    The first pass with a row count, and with other names of draws, is recorded. The inputs are
-    copied to places that all recordings share, followed by zeros up to the next row count. A pass
-    of more rows runs without a recording, and so do all passes after a recording has failed, as it
-    does for a method that waits for the device.
+    The first pass with a row count, and with other names of draws or another number of groups, is
+    recorded. The inputs are copied to places that all recordings share, and every group is padded
+    to its share of the next row count. A pass of more rows runs without a recording, and so do all
+    passes after a recording has failed, as it does for a method that waits for the device.
 
     Args:
         forward: Of a pass whose rows have no counts.
@@ -135,13 +135,14 @@ class RecordedPasses:
     def __call__(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
         if self._failed or len(rows) > self._counts[-1]:
             return self._forward(images, rows, draws)
-        count = self._counts[bisect_left(self._counts, len(rows))]
-        given = _Inputs(images, Rows(rows.image, rows.adapter, ()), draws)
+        groups = len(rows.positions)
+        size = self._counts[bisect_left(self._counts, len(rows))] // groups
+        given = _Inputs(images, rows.padded(groups, size), draws)
         with self._lock, self._recorder.in_turn():
             fixed = self._inputs.get(draws.names)
             if fixed is None:
                 fixed = self._inputs[draws.names] = given.padded(self._counts[-1])
-            inputs = fixed.first(count)
+            inputs = fixed.first(groups, size)
             inputs.fill(given)
             recording = self._recording(inputs)
             if recording is not None:
@@ -150,7 +151,7 @@ class RecordedPasses:
         return self._forward(images, rows, draws)
 
     def _recording(self, inputs: "_Inputs") -> Recording | None:
-        key = inputs.draws.names, len(inputs.rows)
+        key = inputs.draws.names, inputs.rows.positions.shape
         if key not in self._recordings:
             try:
                 self._recordings[key] = self._recorder.record(
@@ -175,14 +176,22 @@ class _Inputs:
     @property
     def tensors(self) -> list[Tensor]:
         draws = (*self.draws.blocks.values(), *self.draws.head.values())
-        return [self.images, self.rows.image, self.rows.adapter, *draws]
+        rows = self.rows
+        return [self.images, rows.image, rows.adapter, rows.positions, *draws]
 
     def padded(self, count: int) -> "_Inputs":
-        rows = Rows(padded(self.rows.image, count), padded(self.rows.adapter, count), ())
+        """With the positions in one dimension, of which `first` takes as many as there are rows."""
+        image, adapter, positions = (
+            padded(values, count)
+            for values in (self.rows.image, self.rows.adapter, self.rows.positions.flatten())
+        )
+        rows = Rows(image, adapter, (), positions)
         return _Inputs(padded(self.images, count), rows, self.draws.padded(count))
 
-    def first(self, count: int) -> "_Inputs":
-        rows = Rows(self.rows.image[:count], self.rows.adapter[:count], ())
+    def first(self, groups: int, size: int) -> "_Inputs":
+        count, rows = groups * size, self.rows
+        positions = rows.positions[:count].view(groups, size)
+        rows = Rows(rows.image[:count], rows.adapter[:count], (), positions)
         return _Inputs(self.images[:count], rows, self.draws.rows(slice(count)))
 
     def fill(self, other: "_Inputs") -> None:

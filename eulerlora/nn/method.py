@@ -20,16 +20,16 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 
 from eulerlora.nn.attention import adapted_attention
 from eulerlora.nn.device import upload
+from eulerlora.nn.rows import padded
 from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings, det_coefficients
 from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_contract.settings import Settings
 
 COEFFICIENTS = "coefficients"
-"""Name of the coefficients of the stacked directions, (rows, blocks, 4, adapters * rank)."""
+"""Name of the coefficients of the directions of each row's adapter, (rows, blocks, 4, rank)."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RowDraws:
 
     @classmethod
     def of_coefficients(cls, coefficients: Tensor) -> "RowDraws":
-        """Draws of coefficients (rows, blocks, 4, ranks) alone."""
+        """Draws of coefficients (rows, blocks, 4, rank) alone."""
         return cls({COEFFICIENTS: coefficients})
 
     @classmethod
@@ -90,11 +90,6 @@ class RowDraws:
         )
 
 
-def padded(values: Tensor, count: int) -> Tensor:
-    """(count, ...), contiguous: values (n, ...) followed by zeros."""
-    return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)]).contiguous()
-
-
 def _joined(parts: Sequence[Mapping[str, Tensor]], counts: Sequence[int]) -> dict[str, Tensor]:
     shapes = {name: values.shape[1:] for part in parts for name, values in part.items()}
     return {
@@ -117,9 +112,12 @@ def initial_bound(adapters: AdapterSettings, width: int) -> float:
 class BlockRows:
     """The rows that a block computes, and the number of tokens that it returns for each.
 
+    They are ordered as in `Rows.positions`: consecutive groups of equal size, of one adapter each.
+
     Attributes:
         draws: Of this block, by name, (rows, ...).
         adapter: (rows,), index of each row's adapter.
+        group_adapter: (groups,), index of the adapter of each group.
         image: (rows,), index of each row's image if the inputs are those of images; None if they
             are those of the rows.
         queries: Number of leading tokens to return; None returns all.
@@ -127,6 +125,7 @@ class BlockRows:
 
     draws: Mapping[str, Tensor]
     adapter: Tensor
+    group_adapter: Tensor
     image: Tensor | None = None
     queries: int | None = None
 
@@ -196,14 +195,17 @@ class AttentionAdapters(BlockAdapters):
         return self.down
 
     def coefficients(self, rows: BlockRows) -> Tensor:
-        """Coefficients (rows, 4, ranks) of the rows' directions."""
+        """Coefficients (rows, 4, rank) of the directions of each row's adapter."""
         return rows.draws[COEFFICIENTS]
 
+    def directions(self, rows: BlockRows) -> tuple[Tensor, Tensor]:
+        """`down` and `up` of the adapter of every group of rows, (4, groups, rank, width)."""
+        down, up = (each.index_select(1, rows.group_adapter) for each in (self.down, self.up))
+        return down, up
+
     def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
-        coefficients = self.coefficients(rows)
-        return adapted_attention(
-            inputs, frozen, self.down, self.up, coefficients, rows.image, rows.queries
-        )
+        (down, up), coefficients = self.directions(rows), self.coefficients(rows)
+        return adapted_attention(inputs, frozen, down, up, coefficients, rows.image, rows.queries)
 
 
 class AdapterHeads(nn.Module):

@@ -91,15 +91,15 @@ class ProjectedBlock(ABC):
         up: Tensor,
         coefficients: Tensor,
     ) -> Tensor:
-        """Computes an adapted projection, as `eulerlora.nn.attention.adapted_linear` does."""
+        """Computes an adapted projection; arguments as in `adapted_linear`."""
 
     def __call__(
         self, tokens: Tensor, frozen: nn.Module, adapters: nn.Module, rows: BlockRows
     ) -> Tensor:
         assert isinstance(frozen, EncoderBlock)
         assert isinstance(adapters, AttentionAdapters)
-        coefficients = adapters.coefficients(rows)  # (rows, 4, ranks)
-        down, up = adapters.down.flatten(1, 2), adapters.up.flatten(1, 2)  # (4, ranks, width)
+        coefficients = adapters.coefficients(rows)  # (rows, 4, rank)
+        down, up = adapters.directions(rows)  # (4, groups, rank, width)
         tokens = rows.of_rows(tokens)  # (rows, tokens, width)
 
         def project(inputs: Tensor, weight: Tensor, bias: Tensor, index: int) -> Tensor:
@@ -214,27 +214,29 @@ class AdaptedVisionTransformer(nn.Module):
         layers, pooling = self.backbone.encoder.layers, self.backbone.settings.pooling
         last = len(layers) - 1
         distinct = self._rows_by_features(rows, draws)
-        computed, computed_draws = rows, draws
+        computed = rows if distinct is None else distinct.rows
+        order = computed.positions.flatten()
+        place = order.argsort()  # of the output of every row
         if distinct is not None:
-            computed, computed_draws = distinct.rows, draws.rows(distinct.first)
+            order, place = distinct.first[order], place[distinct.of_row]
+        draws, image, adapter = draws.rows(order), rows.image[order], rows.adapter[order]
+        group_adapter = adapter.view(computed.positions.shape)[:, 0]
         deviation = patches.float().std(dim=1, correction=0)  # (images, width), over patches
-        contrast = deviation.clamp_min(_MIN_STANDARD_DEVIATION).log()[computed.image]
+        contrast = deviation.clamp_min(_MIN_STANDARD_DEVIATION).log()[image]
         tokens = self.backbone.tokens(patches)  # (images, tokens, width)
         for index, (frozen, adapters) in enumerate(zip(layers, self.blocks, strict=True)):
             if index == min(1, last):  # the output of the first block, if there is another one
                 texture = self.backbone.patch_tokens(tokens).mean(dim=1)
-            inputs = computed.image if index == 0 else None
+            inputs = image if index == 0 else None
             queries = 1 if index == last and pooling == "class" else None  # leading tokens in use
-            block_rows = BlockRows(computed_draws.block(index), computed.adapter, inputs, queries)
+            block_rows = BlockRows(draws.block(index), adapter, group_adapter, inputs, queries)
             tokens = block(tokens, frozen, adapters, block_rows)
         if last == 0:
-            texture = texture[computed.image]
+            texture = texture[image]
         pooled = self.backbone.pooled(tokens)
         of_unit_length = [F.normalize(part.float(), dim=-1) for part in (pooled, texture)]
         features = torch.cat([*of_unit_length, contrast], dim=-1)
-        if distinct is not None:
-            pooled, features = pooled[distinct.of_row], features[distinct.of_row]
-        return EncoderOutput(pooled, features)
+        return EncoderOutput(pooled[place], features[place])
 
     def _rows_by_features(self, rows: Rows, draws: RowDraws) -> DistinctRows | None:
         """The rows whose features differ; None if all are computed.

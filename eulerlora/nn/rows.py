@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
 from eulerlora.nn.device import upload
 from eulerlora.settings import Draw
@@ -31,6 +32,7 @@ __all__ = [
     "ViewedRows",
     "balanced_views",
     "of_views",
+    "padded",
     "view_order",
 ]
 
@@ -44,11 +46,15 @@ class Rows:
         adapter: (rows,) int64, index of the adapter whose head the row uses.
         counts: Number of rows of each image, in order; empty for rows that are never split, which
             are distinct rows and those of a compiled pass.
+        positions: (groups, rows of each) int64, every row once, in groups of rows of one adapter:
+            one group for each adapter if all have equally many rows, and otherwise as few groups of
+            equal size as possible. A pass computes the rows in this order.
     """
 
     image: Tensor
     adapter: Tensor
     counts: tuple[int, ...]
+    positions: Tensor
 
     @classmethod
     def of(cls, samples: Sequence[int], adapters: int) -> "Rows":
@@ -56,7 +62,12 @@ class Rows:
         counts = tuple(adapters * count for count in samples)
         image = torch.repeat_interleave(torch.tensor(counts))
         adapter = torch.cat([torch.arange(adapters).repeat_interleave(count) for count in samples])
-        return cls(image, adapter, counts)
+        return cls.grouped(image, adapter, counts)
+
+    @classmethod
+    def grouped(cls, image: Tensor, adapter: Tensor, counts: tuple[int, ...] = ()) -> "Rows":
+        """Returns rows with their positions; a device has to wait."""
+        return cls(image, adapter, counts, _positions(adapter))
 
     def with_own_images(self, adapters: int) -> "Rows":
         """Returns the same rows for a batch with an image for each adapter of every image.
@@ -85,34 +96,68 @@ class Rows:
 
     def _of_images(self, image: Tensor) -> "Rows":
         """Returns the same rows for a batch of other images, all of which have rows."""
-        return Rows(image, self.adapter, tuple(torch.bincount(image).tolist()))
+        counts = tuple(torch.bincount(image).tolist())
+        return Rows(image, self.adapter, counts, self.positions)
 
     def distinct(self, by_adapter: bool = True) -> "DistinctRows":
         """Returns a row for each image and adapter, or for each image, which its rows share."""
         keys = torch.stack([self.image, self.adapter]) if by_adapter else self.image[None]
         _, of_row, counts = keys.unique_consecutive(return_inverse=True, return_counts=True, dim=1)
         first = counts.cumsum(0) - counts
-        return DistinctRows(Rows(self.image[first], self.adapter[first], ()), first, of_row)
+        rows = Rows.grouped(self.image[first], self.adapter[first])
+        return DistinctRows(rows, first, of_row)
+
+    def padded(self, groups: int, size: int) -> "Rows":
+        """Appends rows of image 0 up to `groups` groups of `size` rows; without counts."""
+        old_groups, old_size = self.positions.shape
+        appended = torch.arange(len(self), groups * size, device=self.image.device)
+        in_groups = old_groups * (size - old_size)
+        positions = torch.cat(
+            [self.positions, appended[:in_groups].view(old_groups, size - old_size)], dim=1
+        )
+        positions = torch.cat([positions, appended[in_groups:].view(-1, size)])
+        image, adapter = (padded(values, groups * size) for values in (self.image, self.adapter))
+        return Rows(image, adapter, (), positions)
 
     def __len__(self) -> int:
         return len(self.image)
 
     def to(self, device: torch.device) -> "Rows":
         """Returns the same rows with their indices on `device`."""
-        return Rows(upload(self.image, device), upload(self.adapter, device), self.counts)
+        image, adapter, positions = (
+            upload(values, device) for values in (self.image, self.adapter, self.positions)
+        )
+        return Rows(image, adapter, self.counts, positions)
 
     def split(self, max_rows: int) -> Iterator["RowPart"]:
         """Yields parts of whole images with at most `max_rows` rows, or one image with more."""
         first = start = 0
+        adapter = self.adapter.cpu()
         while first < len(self.counts):
             last, stop = first + 1, start + self.counts[first]
             while last < len(self.counts) and stop + self.counts[last] - start <= max_rows:
                 stop += self.counts[last]
                 last += 1
             rows = slice(start, stop)
-            renumbered = Rows(self.image[rows] - first, self.adapter[rows], self.counts[first:last])
+            renumbered = Rows(
+                self.image[rows] - first,
+                self.adapter[rows],
+                self.counts[first:last],
+                upload(_positions(adapter[rows]), self.adapter.device),
+            )
             yield RowPart(slice(first, last), rows, renumbered)
             first, start = last, stop
+
+
+def padded(values: Tensor, count: int) -> Tensor:
+    """(count, ...), contiguous: values (n, ...) followed by zeros."""
+    return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)]).contiguous()
+
+
+def _positions(adapter: Tensor) -> Tensor:
+    """`Rows.positions` of rows with these adapters, (rows,)."""
+    size = math.gcd(*adapter.bincount().tolist())
+    return adapter.argsort(stable=True).view(-1, size)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.nn.graphs import Forward, RecordedPasses, recorder_of
-from eulerlora.nn.method import RowDraws, padded
+from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import (
     AdaptedVisionTransformer,
     NetworkOutput,
@@ -25,7 +25,7 @@ from eulerlora.nn.network import (
     predict_images,
     round_products,
 )
-from eulerlora.nn.rows import Rows
+from eulerlora.nn.rows import Rows, padded
 from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import FeatureDistance
@@ -159,31 +159,41 @@ class TorchRuntime(Runtime):
             dynamic=False,
             fullgraph=True,
         )
+        groups = self.settings.adapters
+        sizes = sorted({max(1, count // groups) for count in counts})  # of a group
         remaining: dict[Hashable, list[int]] = {}  # by the names of the draws
 
-        def run(count: int, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
-            rows = Rows(padded(rows.image, count), padded(rows.adapter, count), ())
+        def run(
+            size: int, part: Tensor, images: Tensor, rows: Rows, draws: RowDraws
+        ) -> NetworkOutput:
+            """Runs the rows at the positions `part`, each with an image of its own."""
+            taken = part.flatten()
+            order = torch.arange(len(taken), device=part.device)
+            own = Rows(order, rows.adapter[taken], (), order.view(part.shape))
+            own, images = own.padded(groups, size), images[rows.image[taken]]
             limits = {"recompile_limit": _MAX_GRAPHS, "accumulated_recompile_limit": _MAX_GRAPHS}
             with torch._dynamo.config.patch(limits):
-                return compiled(padded(images, count), rows, draws.padded(count))
+                output = compiled(padded(images, len(own)), own, draws.rows(taken).padded(len(own)))
+            # The next pass overwrites a CUDA graph's output.
+            return NetworkOutput(*(values[: len(taken)].clone() for values in output[:2]))
 
         def forward(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
-            left = remaining.setdefault(draws.names, list(counts))
+            left = remaining.setdefault(draws.names, list(sizes))
             while left:
-                first = Rows(rows.image[:1], rows.adapter[:1], ())
                 for _ in range(2 if graphs else 1):  # the second pass records the CUDA graph
-                    run(left[-1], images[:1], first, draws.rows(slice(1)))
+                    run(left[-1], rows.positions[:1, :1], images, rows, draws)
                 left.pop()
-            outputs = []
-            for start in range(0, len(rows), counts[-1]):  # one image may have more rows
-                part = slice(start, min(start + counts[-1], len(rows)))
-                size = part.stop - part.start
-                part_rows = Rows(rows.image[part], rows.adapter[part], ())
-                count = counts[bisect_left(counts, size)]
-                output = run(count, images, part_rows, draws.rows(part))
-                # The next pass overwrites a CUDA graph's output.
-                outputs.append([values[:size].clone() for values in output[:2]])
-            logits, features = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+            parts = [  # one image may have more rows than a graph, and a batch more groups
+                part
+                for some in rows.positions.split(groups)
+                for part in some.split(sizes[-1], dim=1)
+            ]
+            outputs = [
+                run(sizes[bisect_left(sizes, part.shape[1])], part, images, rows, draws)
+                for part in parts
+            ]
+            place = torch.cat([part.flatten() for part in parts]).argsort()
+            logits, features = (torch.cat(values)[place] for values in zip(*outputs, strict=True))
             return NetworkOutput(logits, features)
 
         return forward

@@ -1,9 +1,9 @@
 """A network run by OpenVINO on a CPU (extra `openvino`, entry point `eulerlora.runtimes`).
 
-The blocks of a network become one graph, (patches, image of each row, coefficients) -> (pooled,
-features), for any number of rows and images and for every mode. Torch computes what is small: the
-embeddings of the patches, in float32 in any precision, and the heads, which may be those of any
-method.
+The blocks of a network become one graph, (patches, image and adapter of each row, positions of the
+rows, coefficients) -> (pooled, features), for any number of rows and images and for every mode.
+Torch computes what is small: the embeddings of the patches, in float32 in any precision, and the
+heads, which may be those of any method.
 
 A graph is traced and converted once and kept in the user's cache folder. Whatever its origin, it is
 compared with torch before it is used.
@@ -119,12 +119,26 @@ class _Blocks(nn.Module):
         self.network = network
 
     def forward(
-        self, patches: Tensor, image: Tensor, adapter: Tensor, coefficients: Tensor
+        self,
+        patches: Tensor,
+        image: Tensor,
+        adapter: Tensor,
+        positions: Tensor,
+        coefficients: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Arguments as in `AdaptedVisionTransformer.encode`."""
-        rows, draws = Rows(image, adapter, ()), RowDraws.of_coefficients(coefficients)
+        rows = Rows(image, adapter, (), positions)
+        draws = RowDraws.of_coefficients(coefficients)
         pooled, features = self.network.encode(patches, rows, draws)
         return pooled, features
+
+
+def _graph_inputs(
+    network: AdaptedVisionTransformer, images: Tensor, rows: Rows, draws: RowDraws
+) -> tuple[Tensor, ...]:
+    """The arguments of `_Blocks`."""
+    coefficients = draws.blocks[COEFFICIENTS]
+    return network.patches(images), rows.image, rows.adapter, rows.positions, coefficients
 
 
 def _outputs(
@@ -134,7 +148,7 @@ def _outputs(
     rows: Rows,
     draws: RowDraws,
 ) -> NetworkOutput:
-    inputs = (network.patches(images), rows.image, rows.adapter, draws.blocks[COEFFICIENTS])
+    inputs = _graph_inputs(network, images, rows, draws)
     arrays = [np.ascontiguousarray(values.detach().numpy()) for values in inputs]
     results = request.infer(arrays, share_inputs=True)
     pooled, features = (torch.from_numpy(values) for values in results.to_tuple())
@@ -174,7 +188,7 @@ def _converted(network: AdaptedVisionTransformer) -> openvino.Model:
     openvino-telemetry.
     """
     images, rows, draws = _inputs(network, _TRACED)
-    inputs = (network.patches(images), rows.image, rows.adapter, draws.blocks[COEFFICIENTS])
+    inputs = _graph_inputs(network, images, rows, draws)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the number of rows is no constant of the trace: `_fault`
         traced = torch.jit.trace(_Blocks(network).eval(), inputs, check_trace=False)
@@ -182,7 +196,10 @@ def _converted(network: AdaptedVisionTransformer) -> openvino.Model:
         frontend = FrontEndManager().load_by_framework("pytorch")
         graph = frontend.convert(frontend.load(decoder))
     graph.reshape(
-        {graph.input(index): [-1, *values.shape[1:]] for index, values in enumerate(inputs)}
+        {
+            graph.input(index): [-1, -1] if values is rows.positions else [-1, *values.shape[1:]]
+            for index, values in enumerate(inputs)
+        }
     )
     return graph
 
@@ -234,7 +251,9 @@ def _cache_folder(network: AdaptedVisionTransformer, precision: Precision, diges
         sources.append(Path(inspect.getfile(type(network.method))))
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(sources)]
     versions = [openvino.__version__, torch.__version__]
-    key = hashlib.sha256(repr((digest, precision, versions, digests)).encode()).hexdigest()
+    # A graph of fewer adapters would read memory outside of its tensors.
+    parts = digest, network.settings, precision, versions, digests
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()
     return (
         Path(os.environ.get("EULERLORA_CACHE") or user_cache_path("eulerlora")) / "openvino" / key
     )

@@ -11,7 +11,6 @@ from eulerlora.sampling.masks import (
     draw_balanced_trajectories,
     draw_masks,
     draw_trajectories,
-    on_stacked_ranks,
     terminal_coefficients,
 )
 
@@ -22,6 +21,5 @@ __all__ = [
     "draw_balanced_trajectories",
     "draw_masks",
     "draw_trajectories",
-    "on_stacked_ranks",
     "terminal_coefficients",
 ]

@@ -2,9 +2,8 @@
 
 Q, K and V have a mask M each; O has 1 + scale/sqrt(steps) * sum of (M - 1), over independent masks:
 the closed form of the Euler recursion, so that no code loops over its steps. In mode det all
-coefficients are 1. The network reads (blocks, 4, adapters * rank) for each trajectory: the
-directions of all adapters are stacked, and the coefficients of other adapters are zero
-(`on_stacked_ranks`), so that a batch may mix adapters, modes and numbers of samples.
+coefficients are 1. The network reads (blocks, 4, rank) for each trajectory, for the directions of
+its adapter, so that a batch may mix adapters, modes and numbers of samples.
 
 Masks are independent, or balanced: drawn jointly to reduce the variance of the mean of several
 samples. Each balanced sample alone has exactly the law of `draw_masks`
@@ -35,7 +34,6 @@ __all__ = [
     "draw_balanced_trajectories",
     "draw_masks",
     "draw_trajectories",
-    "on_stacked_ranks",
     "terminal_coefficients",
 ]
 
@@ -131,28 +129,8 @@ def _coefficients(masks: Tensor, scale: float) -> Tensor:
 
 
 def det_coefficients(blocks: int, settings: AdapterSettings) -> Tensor:
-    """The coefficients (A, blocks, 4, A * rank) of mode det: ones, adapter by adapter."""
-    ones = torch.ones(settings.adapters, blocks, len(PROJECTIONS), settings.rank)
-    return on_stacked_ranks(ones, settings.adapters)
-
-
-def on_stacked_ranks(coefficients: Tensor, adapters: int) -> Tensor:
-    """Extends coefficients to the stacked directions of all adapters, with zeros on the others.
-
-    Args:
-        coefficients: (A * S, blocks, 4, rank), adapter by adapter.
-        adapters: A.
-
-    Returns:
-        (A * S, blocks, 4, A * rank).
-    """
-    count, blocks, projections, rank = coefficients.shape
-    stacked = coefficients.new_zeros(
-        adapters, count // adapters, blocks, projections, adapters, rank, dtype=torch.float32
-    )
-    for adapter, part in enumerate(coefficients.chunk(adapters)):
-        stacked[adapter, :, :, :, adapter] = part
-    return stacked.reshape(count, blocks, projections, adapters * rank)
+    """The coefficients (adapters, blocks, 4, rank) of mode det: ones."""
+    return torch.ones(settings.adapters, blocks, len(PROJECTIONS), settings.rank)
 
 
 def draw_balanced_trajectories(

@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.classifier import trajectory_loss
+from eulerlora.nn.attention import grouped_linear
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
 from eulerlora.nn.rows import Rows, balanced_views
@@ -135,9 +136,9 @@ class DropoutBlock(ProjectedBlock):
         up: Tensor,
         coefficients: Tensor,
     ) -> Tensor:
-        directions = F.linear(self.dropped(inputs), down)
-        weighted = directions * coefficients.unsqueeze(1)  # (rows, tokens, ranks)
-        adapted = F.linear(weighted, up.T)
+        directions = grouped_linear(self.dropped(inputs), down)
+        weighted = directions * coefficients.unsqueeze(1)  # (rows, tokens, rank)
+        adapted = grouped_linear(weighted, up.mT)
         return F.linear(inputs, weight, bias) + adapted
 
 

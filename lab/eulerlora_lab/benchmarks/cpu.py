@@ -38,7 +38,7 @@ def naive_comparison(plan: Plan, precision: Precision) -> Result:
         (f"one batch, {precision}", lambda: engine(load.images, load.rows, load.draws)),
         (
             "ordinary LoRA modules, one pass a trajectory, float32",
-            lambda: naive_logits(members, load.images, load.unstacked),
+            lambda: naive_logits(members, load.images, load.coefficients),
         ),
         _NAIVE_TARGETS[precision],
     )

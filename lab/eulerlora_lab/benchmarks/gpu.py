@@ -44,7 +44,7 @@ def _comparison(compare: Callable[[Plan], Result], plan: Plan) -> Iterator[Resul
     with torch.inference_mode():
         expected = load.network(load.images, load.rows, load.draws)
     ours = build_engine(load.network, "float32")(load.images, load.rows, load.draws)
-    naive = naive_logits(ordinary_members(load.network), load.images, load.unstacked)
+    naive = naive_logits(ordinary_members(load.network), load.images, load.coefficients)
     for logits in (ours, naive.flatten(0, 1)):
         check(logits, expected, _TOLERANCE)
     yield compare(plan)

@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.nn.method import RowDraws
-from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
+from eulerlora.sampling.masks import draw_trajectories
 from eulerlora_lab.benchmarks.baselines.naive import ordinary_members
 from eulerlora_lab.benchmarks.results import Result, Side, Target, at_most, comparison
 from eulerlora_lab.benchmarks.timing import alternating_seconds, in_new_process, peak_growth
@@ -32,26 +32,26 @@ class _TrainingStep(ABC):
 
     def __init__(self, load: Workload, parameters: Iterable[nn.Parameter]) -> None:
         self.network, self.images = load.network, load.images
-        self.rows, self.trajectories = load.rows, len(load.unstacked)
+        self.rows, self.trajectories = load.rows, len(load.coefficients)
         self.generator = Generator().manual_seed(0)
         classes = load.network.heads.bias.shape[1]
         self.labels = torch.arange(len(load.images), device=load.images.device) % classes
         self.optimiser = torch.optim.AdamW(parameters, lr=1e-4)
 
     def __call__(self) -> None:
-        unstacked = draw_trajectories(
+        coefficients = draw_trajectories(
             self.trajectories, len(self.network.blocks), self.network.settings, self.generator
         )
         self.optimiser.zero_grad(set_to_none=True)
         with attention_kernels(self.images.device):
-            self.backward(unstacked)
+            self.backward(coefficients)
         self.optimiser.step()
 
     @abstractmethod
-    def backward(self, unstacked: Tensor) -> None:
+    def backward(self, coefficients: Tensor) -> None:
         """Computes gradients of the mean cross-entropy of all rows.
 
-        unstacked: (trajectories, blocks, 4, rank).
+        coefficients: (trajectories, blocks, 4, rank).
         """
 
 
@@ -62,12 +62,11 @@ class _OneBatchStep(_TrainingStep):
         super().__init__(load, [parameter for _, parameter in load.network.adapter_parameters()])
         self._rows = sys.maxsize if micro_batch is None else micro_batch * self.trajectories
 
-    def backward(self, unstacked: Tensor) -> None:
-        stacked = on_stacked_ranks(unstacked, self.network.settings.adapters).to(self.images.device)
+    def backward(self, coefficients: Tensor) -> None:
+        shared = RowDraws.of_coefficients(coefficients.to(self.images.device))
         for part in self.rows.split(self._rows):
             images, labels = self.images[part.images], self.labels[part.images]
-            draws = RowDraws.of_coefficients(stacked).repeated(len(images))
-            logits = self.network(images, part.renumbered, draws)
+            logits = self.network(images, part.renumbered, shared.repeated(len(images)))
             targets = labels.repeat_interleave(self.trajectories)
             loss = F.cross_entropy(logits, targets, reduction="sum") / len(self.rows)
             loss.backward()
@@ -81,11 +80,11 @@ class _NaiveStep(_TrainingStep):
         trained = [p for member in self.members for p in member.parameters() if p.requires_grad]
         super().__init__(load, trained)
 
-    def backward(self, unstacked: Tensor) -> None:
+    def backward(self, coefficients: Tensor) -> None:
         samples = self.trajectories // len(self.members)
         total = torch.zeros((), device=self.images.device)
-        for index, coefficients in enumerate(unstacked.to(self.images.device)):
-            logits = self.members[index // samples](self.images, coefficients[None])
+        for index, of_trajectory in enumerate(coefficients.to(self.images.device)):
+            logits = self.members[index // samples](self.images, of_trajectory[None])
             total = total + F.cross_entropy(logits, self.labels)
         (total / self.trajectories).backward()
 

@@ -19,7 +19,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
 from eulerlora.precision import decide_runtime
-from eulerlora.sampling.masks import AdapterSettings, draw_trajectories, on_stacked_ranks
+from eulerlora.sampling.masks import AdapterSettings, draw_trajectories
 from eulerlora.settings import BackboneSettings, RuntimeSettings
 from eulerlora_contract.sampling import Precision, RuntimeChoice
 from eulerlora_contract.settings import Positive, PositiveInt, Settings
@@ -147,15 +147,14 @@ class Workload:
 
     Attributes:
         images: (n, 3, image_size, image_size).
-        unstacked: (trajectories, n, blocks, 4, rank), coefficients on the directions of each
-            trajectory's adapter.
-        draws: The same on the stacked directions of all adapters, of every row.
+        coefficients: (trajectories, n, blocks, 4, rank).
+        draws: The same of every row.
     """
 
     network: AdaptedVisionTransformer
     images: Tensor
     rows: Rows
-    unstacked: Tensor
+    coefficients: Tensor
     draws: RowDraws
 
     @classmethod
@@ -169,13 +168,12 @@ class Workload:
             draw_trajectories(trajectories, len(network.blocks), settings, generator)
             for _ in range(images)
         ]
-        coefficients = torch.cat([on_stacked_ranks(draw, settings.adapters) for draw in drawn])
         return cls(
             network=network,
             images=pixels.to(device),
             rows=Rows.of([samples] * images, settings.adapters).to(device),
-            unstacked=torch.stack(drawn, dim=1).to(device),
-            draws=RowDraws.of_coefficients(coefficients.to(device)),
+            coefficients=torch.stack(drawn, dim=1).to(device),
+            draws=RowDraws.of_coefficients(torch.cat(drawn).to(device)),
         )
 
     @classmethod

@@ -29,7 +29,7 @@ from eulerlora.nn.method import (
     NetworkShape,
     RowDraws,
 )
-from eulerlora.sampling.masks import GROUP, PROJECTIONS, consecutive_masks, on_stacked_ranks
+from eulerlora.sampling.masks import GROUP, PROJECTIONS, consecutive_masks
 from eulerlora_lab.methods.gaussian import WITHOUT_DROPOUT, NoiseMethod
 
 _DROPPED = "dropped_keys"
@@ -90,7 +90,7 @@ class RankDropoutMethod(Method[RankDropoutSettings]):
         return self._draws(masks[:, first:count].flatten(0, 1))
 
     def _draws(self, masks: Tensor) -> RowDraws:
-        return RowDraws.of_coefficients(on_stacked_ranks(masks.float(), self.adapters.adapters))
+        return RowDraws.of_coefficients(masks.float())
 
 
 class DropKeySettings(MethodSettings):
@@ -106,10 +106,11 @@ class _DropKeyAdapters(AttentionAdapters):
     """The directions of one block; a row's masks are added to its attention logits."""
 
     def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
-        coefficients, dropped = self.coefficients(rows), rows.draws.get(_DROPPED)
+        (down, up), coefficients = self.directions(rows), self.coefficients(rows)
+        dropped = rows.draws.get(_DROPPED)
         added = None if dropped is None else _DROPPED_LOGIT * dropped[:, :, : rows.queries]
         return adapted_attention(
-            inputs, frozen, self.down, self.up, coefficients, rows.image, rows.queries, added
+            inputs, frozen, down, up, coefficients, rows.image, rows.queries, added
         )
 
 

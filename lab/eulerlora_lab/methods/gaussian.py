@@ -53,7 +53,7 @@ class NoiseMethod(Method[SettingsType_co]):
 
     @abstractmethod
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
-        """Draws of rows: coefficients (rows, blocks, 4, ranks) of mode det, and noise by name."""
+        """Draws of rows: coefficients (rows, blocks, 4, rank) of mode det, and noise by name."""
 
     def sample(self, samples: int, generator: Generator) -> RowDraws:
         rows = self.adapters.adapters * samples

@@ -56,10 +56,8 @@ class _SharedAdapters(AttentionAdapters):
     """The directions of one block without draws: the rows of an adapter have those of mode det."""
 
     def coefficients(self, rows: BlockRows) -> Tensor:
-        """Ones on the directions of each row's adapter, (rows, 4, ranks)."""
-        adapters, rank = self.down.shape[1:3]
-        own = F.one_hot(rows.adapter, adapters).float().repeat_interleave(rank, dim=1)
-        return own.unsqueeze(1).expand(-1, len(PROJECTIONS), -1)
+        """Ones, (rows, 4, rank)."""
+        return self.down.new_ones(len(rows.adapter), len(PROJECTIONS), self.down.shape[2])
 
 
 class _HeadNoiseMethod(NoiseMethod[SettingsType_co]):

@@ -35,6 +35,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from eulerlora.nn.attention import grouped_linear
 from eulerlora.nn.method import (
     AdapterHeads,
     BlockAdapters,
@@ -414,10 +415,7 @@ def _zeros(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """The inputs of A and B of a projection, and their outputs, all (rows, tokens, ...).
-
-    The directions of all adapters are stacked.
-    """
+    """The inputs of A and B of a projection, and their outputs, all (rows, tokens, ...)."""
 
     inputs: Tensor
     directions: Tensor
@@ -440,9 +438,9 @@ class _RecordingBlock(ProjectedBlock):
         up: Tensor,
         coefficients: Tensor,
     ) -> Tensor:
-        directions = F.linear(inputs, down)
+        directions = grouped_linear(inputs, down)
         weighted = directions * coefficients.unsqueeze(1)
-        adapted = F.linear(weighted, up.T)
+        adapted = grouped_linear(weighted, up.mT)
         self.records.append(_Recorded(inputs, directions, weighted, adapted))
         return F.linear(inputs, weight, bias) + adapted
 
@@ -522,8 +520,7 @@ def _covariances(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
     """Yields the name and both factors, summed over the images, of every matrix."""
-    adapters, rank = network.settings.adapters, network.settings.rank
-    block = _RecordingBlock()
+    adapters, block = network.settings.adapters, _RecordingBlock()
     features: list[Tensor] = []
     rows = Rows.of([1] * len(images), adapters).to(images.device)
     hook = network.heads.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
@@ -532,19 +529,19 @@ def _covariances(
     hook.remove()
     p = log_p.detach().exp()
     errors = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)  # (rows, classes, classes)
-    own = [rows.adapter == adapter for adapter in range(adapters)]
-    of_heads = torch.stack([errors[k].sum(dim=0) for k in own])
-    yield "heads.weight", (of_heads, _moments(features[0].unsqueeze(1), own, mean=True))
+    of_heads = errors[rows.positions].sum(dim=1)
+    of_features = _moments(features[0][rows.positions.flatten()].unsqueeze(1), adapters, mean=True)
+    yield "heads.weight", (of_heads, of_features)
     first = network.blocks[0]
     if not isinstance(first, GaussianAdapters) or not first.sampled:
         return
     outputs = [tensor for r in block.records for tensor in (r.directions, r.adapted)]
     gradients = [torch.zeros(()).to(images)] * len(outputs)
     for of_class in log_p.unbind(dim=-1):
-        weight = of_class.detach().exp().sqrt().view(-1, 1, 1)
+        weight = of_class.detach().exp().sqrt()[rows.positions].view(-1, 1, 1)
         by_output = torch.autograd.grad(of_class.sum(), outputs, retain_graph=True)
         gradients = [
-            total + _moments(weight * gradient, own, mean=False)
+            total + _moments(weight * gradient, adapters, mean=False)
             for total, gradient in zip(gradients, by_output, strict=True)
         ]
     for index in range(network.depth):
@@ -553,31 +550,17 @@ def _covariances(
         up: list[Tensor] = []
         for number in numbers:
             record = block.records[number]
-            inner = _moments(record.weighted, own, mean=True)
-            down += [_own_blocks(gradients[2 * number], rank), _moments(record.inputs, own, True)]
-            up += [_own_blocks(inner, rank), gradients[2 * number + 1]]
+            down += [gradients[2 * number], _moments(record.inputs, adapters, mean=True)]
+            up += [_moments(record.weighted, adapters, mean=True), gradients[2 * number + 1]]
         yield f"blocks.{index}.down", (torch.stack(down[::2]), torch.stack(down[1::2]))
         yield f"blocks.{index}.up", (torch.stack(up[::2]), torch.stack(up[1::2]))
 
 
-def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
-    """Sums of outer products of the vectors (rows, tokens, size), (adapters, size, size).
+def _moments(vectors: Tensor, adapters: int, mean: bool) -> Tensor:
+    """Sums of outer products of the vectors of each adapter, (adapters, size, size).
 
-    `own` has the rows of each adapter, (rows,). `mean` averages over tokens instead of summing.
+    `vectors` are (rows, tokens, size), adapter by adapter. `mean` averages over tokens instead of
+    summing.
     """
-    parts = [vectors.detach()[k].flatten(0, 1) for k in own]
-    tokens = vectors.shape[1] if mean else 1
-    return torch.stack([part.T @ part for part in parts]) / tokens
-
-
-def _own_blocks(moments: Tensor, rank: int) -> Tensor:
-    """The part of each adapter's directions among all of them, (adapters, rank, rank).
-
-    `moments` is (adapters, adapters * rank, adapters * rank).
-    """
-    return torch.stack(
-        [
-            moment[rank * index : rank * (index + 1), rank * index : rank * (index + 1)]
-            for index, moment in enumerate(moments)
-        ]
-    )
+    parts = vectors.detach().reshape(adapters, -1, vectors.shape[-1])
+    return parts.mT @ parts / (vectors.shape[1] if mean else 1)

@@ -41,7 +41,7 @@ from eulerlora.nn.method import (
     RowDraws,
     initial_bound,
 )
-from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings, on_stacked_ranks
+from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import NotNegative, Positive
 from eulerlora_lab.methods.gaussian import (
@@ -153,11 +153,15 @@ class _GaussianCoefficientAdapters(AttentionAdapters):
         return self.mean.unsqueeze(-1) * self.down
 
     def coefficients(self, rows: BlockRows) -> Tensor:
-        """(rows, 4, adapters * rank); zero on the directions of other adapters."""
-        coefficients = rows.draws[COEFFICIENTS] * self.mean.flatten(1)
+        """(rows, 4, rank)."""
+        mean, log_scale = (
+            of_adapters.index_select(1, rows.adapter).transpose(0, 1)
+            for of_adapters in (self.mean, self.log_scale)
+        )
+        coefficients = rows.draws[COEFFICIENTS] * mean
         if _COEFFICIENT_NOISE not in rows.draws:
             return coefficients
-        return coefficients + rows.draws[_COEFFICIENT_NOISE] * self.log_scale.exp().flatten(1)
+        return coefficients + rows.draws[_COEFFICIENT_NOISE] * log_scale.exp()
 
     def divergence(self) -> Tensor:
         settings = self.settings
@@ -166,7 +170,7 @@ class _GaussianCoefficientAdapters(AttentionAdapters):
 
 
 class GaussianCoefficientsMethod(NoiseMethod[GaussianCoefficientsSettings]):
-    """Coefficients with noise; the noise of a row is zero on the directions of other adapters."""
+    """Coefficients with noise."""
 
     settings_type = GaussianCoefficientsSettings
 
@@ -182,8 +186,7 @@ class GaussianCoefficientsMethod(NoiseMethod[GaussianCoefficientsSettings]):
         return _GaussianCoefficientAdapters(width, self.adapters, self.settings)
 
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
-        stacked = on_stacked_ranks(noise[_COEFFICIENT_NOISE], self.adapters.adapters)
-        return RowDraws({COEFFICIENTS: coefficients, _COEFFICIENT_NOISE: stacked})
+        return RowDraws({COEFFICIENTS: coefficients, **noise})
 
 
 _MOMENTUM = 0.9

@@ -42,9 +42,9 @@ METHODS = pytest.mark.parametrize("method", ["one-batch", "micro-batches"])
 def test_our_steps_have_the_gradients_of_the_naive_loop(method: str, steps: Steps) -> None:
     ours, naive = steps(method)
     settings = ours.network.settings
-    unstacked = draw_trajectories(4, 2, settings, Generator().manual_seed(5))
-    ours.backward(unstacked)
-    naive.backward(unstacked)
+    coefficients = draw_trajectories(4, 2, settings, Generator().manual_seed(5))
+    ours.backward(coefficients)
+    naive.backward(coefficients)
     for adapter, member in enumerate(naive.members):
         for block, lora_block in zip(ours.network.blocks, member.blocks, strict=True):
             for index, linear in enumerate(lora_block.projections.values()):

@@ -99,13 +99,12 @@ def test_rows_with_coefficients_equal_plain_lora_with_scaled_rows_of_a(
     (actual,) = predict_rows(network, image, [draw])
     for row, log_probabilities in enumerate(actual):
         adapter, changes = row // draw.samples, {}
-        own = slice(RANK * adapter, RANK * (adapter + 1))
         for index, block in enumerate(network.blocks):
-            c = draws.blocks[COEFFICIENTS][row, index][:, own]
+            c = draws.blocks[COEFFICIENTS][row, index]
             if name == "gaussian coefficients":
-                noise = draws.blocks.get("coefficient_noise", torch.zeros(8, 2, 4, 2 * RANK))
+                noise = draws.blocks.get("coefficient_noise", torch.zeros(8, 2, 4, RANK))
                 scale = block.log_scale[:, adapter].exp()
-                c = block.mean[:, adapter] + scale * noise[row, index][:, own]
+                c = block.mean[:, adapter] + scale * noise[row, index]
             changes[f"blocks.{index}.down"] = c.unsqueeze(-1) * block.down[:, adapter]
         expected = det_logits(plain_lora(network, adapter, changes), image)
         torch.testing.assert_close(log_probabilities, expected, rtol=0, atol=1e-5)

@@ -96,7 +96,8 @@ def test_a_query_without_any_key_attends_to_all_equally() -> None:
     frozen = network.backbone.encoder.blocks()[0].self_attention
     draws = dict(network.draw_rows([Draw(mode="stoch")]).block(0))
     draws["dropped_keys"] = torch.ones_like(draws["dropped_keys"])
-    rows = BlockRows({name: values[:1] for name, values in draws.items()}, torch.tensor([0]))
+    first = torch.tensor([0])
+    rows = BlockRows({name: values[:1] for name, values in draws.items()}, first, first)
     attended = network.blocks[0].attention(inputs, frozen, rows)
     assert attended.isfinite().all()
     torch.testing.assert_close(attended, attended[:, :1].expand_as(attended))

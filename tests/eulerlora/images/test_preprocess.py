@@ -505,8 +505,7 @@ def test_the_network_applies_the_method_first() -> None:
     network = build_network(plain.backbone, TINY_ADAPTERS, 3, GRAY)
     network.load_state_dict(plain.state_dict())
     rows = Rows.of([1] * len(IMAGES), TINY_ADAPTERS.adapters)
-    ranks = TINY_ADAPTERS.adapters * TINY_ADAPTERS.rank
-    draws = RowDraws.of_coefficients(torch.ones(len(rows), plain.depth, 4, ranks))
+    draws = RowDraws.of_coefficients(torch.ones(len(rows), plain.depth, 4, TINY_ADAPTERS.rank))
     expected = plain(shades_of_gray(IMAGES), rows, draws)
     assert torch.equal(network(IMAGES, rows, draws), expected)
     assert not torch.allclose(plain(IMAGES, rows, draws), expected)

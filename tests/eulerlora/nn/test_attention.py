@@ -20,7 +20,7 @@ from eulerlora.nn.method import AttentionAdapters
 from eulerlora.sampling.masks import AdapterSettings, draw_masks, terminal_coefficients
 from tests.conftest import random_backbone
 
-ROWS, TOKENS, WIDTH, HEADS, OUT, RANK = 3, 5, 12, 3, 6, 4
+ROWS, TOKENS, WIDTH, HEADS, OUT, RANK = 4, 5, 12, 3, 6, 4
 
 
 class Layer:
@@ -33,7 +33,7 @@ class Layer:
             return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
 
         self.weight, self.bias = normal(OUT, WIDTH), normal(OUT)
-        self.down, self.up = normal(RANK, WIDTH), normal(RANK, OUT)  # A, and B transposed
+        self.down, self.up = normal(1, RANK, WIDTH), normal(1, RANK, OUT)  # A, and B transposed
         self.inputs = normal(ROWS, TOKENS, WIDTH) * math.sqrt(WIDTH)
         self.coefficients = normal(ROWS, RANK) * 2
 
@@ -48,18 +48,20 @@ def euler_steps(layer: Layer, state: Tensor, masks: Tensor, sigma: float) -> Ten
     """
     duration = 1 / len(masks)
     frozen = F.linear(layer.inputs, layer.weight, layer.bias)
-    learned = layer.inputs @ layer.down.T @ layer.up
+    (down,), (up,) = layer.down, layer.up
+    learned = layer.inputs @ down.T @ up
     for mask in masks:
         fluctuation = torch.zeros_like(state)
         for k in range(RANK):
-            projected = (layer.inputs @ layer.down[k])[..., None] * layer.up[k]  # b_k a_k^T C
+            projected = (layer.inputs @ down[k])[..., None] * up[k]  # b_k a_k^T C
             fluctuation += (mask[:, k] - 1)[:, None, None] * projected
         state = state + duration * (frozen + learned) + sigma * math.sqrt(duration) * fluctuation
     return state
 
 
 def naive(layer: Layer) -> Tensor:
-    learned = (layer.inputs @ layer.down.T * layer.coefficients[:, None]) @ layer.up
+    (down,), (up,) = layer.down, layer.up
+    learned = (layer.inputs @ down.T * layer.coefficients[:, None]) @ up
     return layer.inputs @ layer.weight.T + layer.bias + learned
 
 
@@ -86,8 +88,7 @@ def test_the_closed_form_equals_the_euler_recursion(steps: int, sigma: float) ->
     torch.testing.assert_close(closed, stepwise, rtol=0, atol=1e-5)
 
 
-SETTINGS = AdapterSettings(adapters=2, rank=4, min_rank=2)
-RANKS = SETTINGS.adapters * SETTINGS.rank
+SETTINGS = AdapterSettings(adapters=2, rank=RANK, min_rank=2)
 
 
 @pytest.fixture
@@ -119,12 +120,12 @@ def inputs() -> Tensor:
 
 
 def merged_weights(
-    frozen: nn.MultiheadAttention, adapters: AttentionAdapters, coefficients: Tensor
+    frozen: nn.MultiheadAttention, adapters: AttentionAdapters, adapter: int, coefficients: Tensor
 ) -> list[Tensor]:
-    """W0 + B diag(c) A of Q, K, V and O for the coefficients (4, ranks) of one row."""
+    """W0 + B diag(c) A of Q, K, V and O for the coefficients (4, rank) of one row."""
     weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
     return [
-        weight + up.flatten(0, 1).T @ torch.diag(own) @ down.flatten(0, 1)
+        weight + up[adapter].T @ torch.diag(own) @ down[adapter]
         for weight, down, up, own in zip(
             weights, adapters.down, adapters.up, coefficients, strict=True
         )
@@ -145,13 +146,13 @@ def naive_attention(frozen: nn.MultiheadAttention, weights: list[Tensor], tokens
 
 
 @torch.no_grad()
-def test_every_row_uses_its_coefficients(
+def test_every_row_uses_its_coefficients_and_the_adapter_of_its_group(
     frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
 ) -> None:
-    coefficients = 2 * torch.randn(ROWS, 4, RANKS, generator=Generator().manual_seed(3))
+    coefficients = 2 * torch.randn(ROWS, 4, RANK, generator=Generator().manual_seed(3))
     actual = adapted_attention(inputs, frozen, adapters.down, adapters.up, coefficients)
     for row in range(ROWS):
-        weights = merged_weights(frozen, adapters, coefficients[row])
+        weights = merged_weights(frozen, adapters, row // (ROWS // 2), coefficients[row])
         expected = naive_attention(frozen, weights, inputs[row])
         torch.testing.assert_close(actual[row], expected, rtol=1e-4, atol=1e-5)
 
@@ -167,8 +168,8 @@ def test_rows_of_an_image_get_the_same_result_in_every_grad_mode_and_memory_layo
     contiguous: bool,
     queries: int | None,
 ) -> None:
-    coefficients = 2 * torch.randn(4, 4, RANKS, generator=Generator().manual_seed(3))
-    image = torch.tensor([0, 1, 1, 2])
+    coefficients = 2 * torch.randn(ROWS, 4, RANK, generator=Generator().manual_seed(3))
+    image = torch.tensor([0, 1, 1, 3])
     expected = adapted_attention(inputs[image], frozen, adapters.down, adapters.up, coefficients)[
         :, :queries
     ]

@@ -11,7 +11,7 @@ from torchvision import models
 
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.nn.method import COEFFICIENTS, AdapterHeads
+from eulerlora.nn.method import COEFFICIENTS, AdapterHeads, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
@@ -75,18 +75,35 @@ def naive_logits(
 ) -> Tensor:
     """The logits of one row from a pass of the backbone with W0 + B diag(c) A.
 
-    coefficients: (blocks, 4, ranks).
+    coefficients: (blocks, 4, rank).
     """
     merged = copy.deepcopy(network.backbone)
     for layer, block, values in zip(
         merged.encoder.layers, network.blocks, coefficients, strict=True
     ):
-        down, up = block.down.flatten(1, 2), block.up.flatten(1, 2)  # (4, ranks, width)
+        down, up = block.down[:, adapter], block.up[:, adapter]  # (4, rank, width)
         updates = torch.einsum("pkj,pk,pki->pji", up, values, down)
         layer.self_attention.in_proj_weight += updates[:3].flatten(0, 1)
         layer.self_attention.out_proj.weight += updates[3]
     features = merged(image[None])[0]
     return network.heads.weight[adapter] @ features + network.heads.bias[adapter]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "adapter", [[1, 1, 1, 1], [1, 0, 0, 1, 1, 1], [0, 1, 1]], ids=["one", "two to one", "coprime"]
+)
+def test_adapters_may_have_different_numbers_of_rows(
+    network: AdaptedVisionTransformer, images: Tensor, adapter: list[int]
+) -> None:
+    coefficients = torch.rand(
+        len(adapter), network.depth, 4, network.settings.rank, generator=Generator().manual_seed(0)
+    )
+    rows = Rows.grouped(torch.zeros(len(adapter), dtype=torch.int64), torch.tensor(adapter))
+    actual = network(images[:1], rows, RowDraws.of_coefficients(coefficients))
+    for logits, index, own in zip(actual, adapter, coefficients, strict=True):
+        expected = naive_logits(network, images[0], own, index)
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_images_are_normalised_before_the_backbone(make_backbone, images: Tensor) -> None:

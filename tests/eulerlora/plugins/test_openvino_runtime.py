@@ -113,6 +113,17 @@ def test_any_number_of_members_has_the_outputs_of_torch(adapters: int, images: T
         torch.testing.assert_close(values, exact, rtol=0, atol=1e-4)
 
 
+def test_adapters_may_have_different_numbers_of_rows(images: Tensor) -> None:
+    network, image = random_network(), torch.tensor([0, 0, 1])
+    draws = network.draw_rows([Draw(), Draw()]).rows(slice(3))
+    cases = [Rows.grouped(image, torch.tensor(adapter)) for adapter in ([0, 0, 1], [1, 1, 1])]
+    with torch.inference_mode():
+        expected = [network(images, rows, draws) for rows in cases]
+        runtime = decided(network, "openvino").runtime
+        actual = [runtime(images, rows, draws) for rows in cases]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
+
+
 def test_rows_of_several_passes_have_the_outputs_of_one(images: Tensor) -> None:
     network = random_network()
     runtime = decided(network, "openvino").runtime

@@ -302,14 +302,8 @@ def train_eulerlora(folder: Path, backbone: Path, seed: int, **options: object) 
     return train_peft(folder, backbone, seed, kind=EulerLoraConfig, **values)
 
 
-def coefficients_of(draws: Tensor, adapter: int, model: PeftModel) -> dict[str, Tensor]:
-    """The coefficients of one adapter's rows, by the names of `eulerlora.peft`.
-
-    draws: (adapters * samples, blocks, 4, adapters * rank), as the engine reads them.
-    """
-    rank = model.peft_config["default"].r
-    adapters = draws.shape[-1] // rank
-    own = draws.chunk(adapters)[adapter][..., adapter * rank : (adapter + 1) * rank]
+def coefficients_of(own: Tensor) -> dict[str, Tensor]:
+    """Coefficients (samples, blocks, 4, rank) of an adapter by the names of `eulerlora.peft`."""
     projections = ("q_proj", "k_proj", "v_proj", "o_proj")
     return {
         f"base_model.model.vit.layers.{block}.attention.{name}.lora_A.default": own[:, block, index]
@@ -329,7 +323,7 @@ def assert_equal_trajectories(
     logits = torch.stack(log_probabilities) / loaded.config.temperature
     expected = logits.softmax(dim=-1).float().unflatten(1, (len(models), -1))
     for index, model in enumerate(models):
-        given = coefficients_of(drawn, index, model)
+        given = coefficients_of(drawn.chunk(len(models))[index])
         with torch.no_grad(), sampling(model, samples=3, coefficients=given):
             actual = model(pixel_values=pixels).logits.softmax(-1).unflatten(0, (len(images), -1))
         torch.testing.assert_close(actual, expected[:, index], rtol=0, atol=TOLERANCE)

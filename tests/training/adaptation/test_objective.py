@@ -69,7 +69,7 @@ def test_the_loss_is_that_of_a_loop_over_trajectories(
     losses = []
     for trajectory, coefficients in enumerate(draw.row_draws(1).blocks[COEFFICIENTS]):
         adapter = trajectory // 2
-        rows = Rows(torch.arange(7), torch.full((7,), adapter), (1,) * 7)
+        rows = Rows.grouped(torch.arange(7), torch.full((7,), adapter), (1,) * 7)
         logits = objective.network(
             seen[adapter], rows, RowDraws.of_coefficients(coefficients.expand(7, -1, -1, -1))
         )
@@ -372,7 +372,7 @@ def test_the_adjusted_loss_of_balanced_draws_is_least_at_the_probabilities_of_th
 
 ROWS = Rows.of([2, 1], 2)
 IMAGES = torch.rand(2, 3, 32, 32, generator=Generator().manual_seed(0))
-DROPOUT_COEFFICIENTS = torch.rand(6, 2, 4, 8, generator=Generator().manual_seed(1))
+DROPOUT_COEFFICIENTS = torch.rand(6, 2, 4, 4, generator=Generator().manual_seed(1))
 DRAWS = RowDraws.of_coefficients(DROPOUT_COEFFICIENTS)
 
 
@@ -401,18 +401,18 @@ def test_a_projection_is_that_of_peft(network: AdaptedVisionTransformer) -> None
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
     base = nn.Sequential(nn.Linear(16, 16))
-    config = peft.LoraConfig(r=8, lora_alpha=8, lora_dropout=0.5, target_modules=["0"])
+    config = peft.LoraConfig(r=4, lora_alpha=4, lora_dropout=0.5, target_modules=["0"])
     layer = peft.get_peft_model(base, config).base_model.model[0]
     adapters, frozen = network.blocks[0], network.backbone.encoder.layers[0].self_attention
-    down, up = adapters.down[3].flatten(0, 1), adapters.up[3].flatten(0, 1)  # output projection
+    down, up = adapters.down[3], adapters.up[3]  # output projection
     with torch.no_grad():
         layer.base_layer.weight.copy_(frozen.out_proj.weight)
         layer.base_layer.bias.copy_(frozen.out_proj.bias)
-        layer.lora_A.default.weight.copy_(down)
-        layer.lora_B.default.weight.copy_(up.T)
+        layer.lora_A.default.weight.copy_(down[1])
+        layer.lora_B.default.weight.copy_(up[1].T)
     inputs, dropping = torch.rand(6, 5, 16), block(0.5)
     ours = dropping.projection(
-        inputs, frozen.out_proj.weight, frozen.out_proj.bias, down, up, torch.ones(6, 8)
+        inputs, frozen.out_proj.weight, frozen.out_proj.bias, down[1:], up[1:], torch.ones(6, 4)
     )
     kept = block(0.5).dropped(torch.ones_like(inputs))
     layer.lora_dropout["default"] = Multiplied(kept)

@@ -124,17 +124,16 @@ def ordinary_members(network: AdaptedVisionTransformer) -> list[LoRAVisionTransf
 
 @torch.inference_mode()
 def naive_logits(
-    members: Sequence[LoRAVisionTransformer], images: Tensor, unstacked: Tensor
+    members: Sequence[LoRAVisionTransformer], images: Tensor, coefficients: Tensor
 ) -> Tensor:
     """Logits (n, trajectories, classes) from one forward pass for each trajectory.
 
-    unstacked: (trajectories, n or 1, blocks, 4, rank), ordered by adapter: the coefficients of
-    each trajectory on the directions of its adapter.
+    coefficients: (trajectories, n or 1, blocks, 4, rank), ordered by adapter.
     """
-    samples = len(unstacked) // len(members)
+    samples = len(coefficients) // len(members)
     passes = [
-        members[index // samples](images, coefficients)
-        for index, coefficients in enumerate(unstacked)
+        members[index // samples](images, of_trajectory)
+        for index, of_trajectory in enumerate(coefficients)
     ]
     return torch.stack(passes, dim=1)
 
