@@ -234,7 +234,7 @@ def pass_memory(plan: Plan) -> Iterator[Result]:
 def latency(plan: Plan) -> Iterator[Result]:
     sizes, run = plan.sizes.large, _engine_of(plan, "recorded").run
     load = Workload.random(sizes, 1, plan.device)
-    single = Rows(load.rows.image[:1], load.rows.adapter[:1], (1,))
+    single = Rows.grouped(load.rows.image[:1], load.rows.adapter[:1], (1,))
     yield plan.comparison(
         f"{sizes.trajectories} trajectories / 1 trajectory, 1 image, bfloat16, recorded",
         (f"{sizes.trajectories} rows", lambda: run(load.images, load.rows, load.draws)),
@@ -250,6 +250,6 @@ def _pass_of(plan: Plan, run: Engine, count: int) -> Work:
     by_image = [sizes.trajectories] * (count // sizes.trajectories)
     rest = count % sizes.trajectories
     counts = (*by_image, rest) if rest else tuple(by_image)
-    rows = Rows(load.rows.image[:count], load.rows.adapter[:count], counts)
+    rows = Rows.grouped(load.rows.image[:count], load.rows.adapter[:count], counts)
     draws = load.draws.rows(slice(count))
     return lambda: run(load.images, rows, draws)
