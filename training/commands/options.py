@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -204,7 +203,7 @@ def _suggested(suggestion: Suggestion, options: Mapping[str, Any]) -> str | None
     words, added = sys.argv[1:], suggestion.options
     if suggestion.recipe is not None and "recipe" in options:
         words[words.index(options["recipe"])], added = suggestion.recipe, ()
-    elif "recipe" in options and Path(options["recipe"]).is_dir():
+    elif "recipe" in options and options["data"] is None:
         words[words.index(options["recipe"])] = "imagefolder"
     elif not added and suggestion.folder is None:
         return None

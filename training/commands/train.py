@@ -125,12 +125,12 @@ def train_command(
     folder in its place is answered with the command that trains on it.
     """
     configure_openmp()
-    if Path(recipe).is_dir():
+    if data is None and _names_pictures(Path(recipe)):
         from training.data.dataset import UnreadDataError  # noqa: PLC0415 - torch
         from training.data.label_refusals import proposal  # noqa: PLC0415
 
         suggestion = proposal(Path(recipe), table)
-        raise UnreadDataError(f"expected a recipe, got the folder {recipe}", suggestion)
+        raise UnreadDataError(f"expected a recipe, got pictures in {recipe}", suggestion)
     from training.recipe.file import find_recipe, leaves, read_recipe  # noqa: PLC0415 - pydantic
     from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
 
@@ -180,6 +180,11 @@ def train_command(
             evaluation=evaluation,
         )
     click.echo(f"checkpoint in {out}")
+
+
+def _names_pictures(recipe: Path) -> bool:
+    """Whether a folder or archive is in the place of a recipe."""
+    return recipe.is_dir() or not {".zip", ".tar", ".tgz"}.isdisjoint(recipe.suffixes)
 
 
 def _toml_string(text: str) -> str:

@@ -308,7 +308,7 @@ def _members(path: Path) -> Iterator[_Member]:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
                 name = info.filename.replace("\\", "/").removeprefix("./")
-                if not info.is_dir():
+                if not name.endswith("/"):
                     yield _Member(name, info.file_size, partial(_read_of_zip, archive, info))
         return
     with tarfile.open(path) as stream:

@@ -532,24 +532,27 @@ def _path_column(
 ) -> tuple[str, str, float]:
     """The suffix and the column by which most cells name pictures, and their share of the cells.
 
-    The share is 0 for few of the pictures. The suffix is the `stated` one, or another if needed.
+    The share is 0 for few of the pictures. The suffix is the `stated` one, or one that
+    tells pictures apart.
     """
     others = [] if stated else sorted({PurePosixPath(name).suffix for name in names})
     best = (stated, columns[0] if columns else "", 0.0)
     for suffix in (stated, *others):
-        name_of = reader(suffix)
+        name_of, ambiguous = reader(suffix), False
         for column in columns:
             at = table.header.index(column)
             sample = table.lines[:: 1 + len(table.lines) // _MAX_CELLS]
             named = 0
             for line in sample:
-                with suppress(DataError):  # the end of several paths
+                try:
                     named += name_of(line.path(at)) in names
+                except DataError:  # the end of several paths
+                    ambiguous = True
             share = named / max(len(sample), 1)
             enough = share * len({*table.column(column)}) >= _COVERED * len(names)
             if enough and share > best[2]:
                 best = (suffix, column, share)
-        if best[2] >= _NAMED:
+        if best[2] >= _NAMED or not ambiguous:
             break
     return best
 

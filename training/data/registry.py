@@ -5,7 +5,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator
 
 from eulerlora_contract.settings import Positive, PositiveInt, Settings
-from training.data.dataset import DataSet, DataSettings
+from training.data.dataset import DataSet, DataSettings, LabelTable
 from training.data.ham10000 import Ham10000
 from training.data.image_folder import ImageFolder
 from training.data.images import OodGroup
@@ -40,8 +40,8 @@ def known_data(settings: _AnyData) -> _AnyData:
     if settings.kind not in DATA_SETS:
         raise ValueError(f"expected kind {' or '.join(DATA_SETS)}, got {settings.kind!r}")
     if DATA_SETS[settings.kind].published:
-        of_user = ("classes", "renamed", "ignored", "images", "tables", "suffix", "one_hot")
-        for key in of_user:
+        of_table = {*LabelTable.model_fields} - {"columns", "ignore_columns", "attributes"}
+        for key in ("classes", *sorted(of_table)):
             if getattr(settings, key) != DataSettings.model_fields[key].default:
                 raise ValueError(f"expected {key} only with kind imagefolder, got {settings.kind}")
     return settings

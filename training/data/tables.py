@@ -174,25 +174,27 @@ def _text(path: Path, encoding: str | None) -> str:
 
 
 def _of_json_lines(path: Path, text: str, encoding: str | None) -> Table:
-    objects: dict[str, dict[str, Any]] = {}  # by place
-    for number, line in enumerate(text.splitlines(), 1):
+    objects: dict[str, dict[str, str]] = {}  # by place
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             place = f"{path.name} line {number}"
             try:
-                objects[place] = {str(key): value for key, value in json.loads(line).items()}
+                cells = {str(key): _cell(value) for key, value in json.loads(line).items()}
+                "".join((*cells, *cells.values())).encode()  # refuses halves of surrogate pairs
             except (ValueError, AttributeError, RecursionError) as error:
                 raise DataError(f"{path.parent / place}: expected a JSON object") from error
-    names = list(dict.fromkeys(name for values in objects.values() for name in values))
-
-    def cell(value: Any) -> str:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return "" if value is None else text.strip()
-
+            objects[place] = cells
+    names = list(dict.fromkeys(name for cells in objects.values() for name in cells))
     lines = [
-        TableLine(place, [cell(values.get(name)) for name in names])
-        for place, values in objects.items()
+        TableLine(place, [cells.get(name, "") for name in names])
+        for place, cells in objects.items()
     ]
     return Table(path, [name.strip() for name in names], lines, encoding=encoding)
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "" if value is None else text.strip()
 
 
 def stacked(folder: Path, tables: Sequence[Table]) -> Table:

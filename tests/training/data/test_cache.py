@@ -110,6 +110,7 @@ def test_unusable_files_of_a_zip_archive_are_named_and_the_others_are_read(
         file.writestr("red/bomb.png", bytes(2**26))
         file.writestr("red/lzma.png", picture, zipfile.ZIP_LZMA)
         file.writestr("set/labels.csv", "path,label")
+        file.writestr("red/", "")
         for name, kind in (("red/link.png", stat.S_IFLNK), ("red/pipe.png", stat.S_IFIFO)):
             info = zipfile.ZipInfo(name)
             info.external_attr = (kind | 0o644) << 16

@@ -521,7 +521,7 @@ def test_another_encoding_is_named_or_suggested(tmp_path: Path) -> None:
             read(tmp_path, images, encoding=absent)
 
 
-@pytest.mark.parametrize("line", ["[1]", "{", "3"])
+@pytest.mark.parametrize("line", ["[1]", "{", "3", r'{"label": "\ud800"}'])
 def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path, line: str) -> None:
     good = '{"file_name": "0.png", "label": 1, "group": null}'
     (tmp_path / "metadata.jsonl").write_text(f"{good}\n\n")
