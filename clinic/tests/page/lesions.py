@@ -2,34 +2,22 @@
 
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal
 
 from PIL import Image
 
 Upload = dict[str, object]
+Example = Literal["irregular", "even", "even, turned"]
 EXAMPLES = Path(__file__).parents[2] / "eulerlora_clinic" / "service" / "page"
 
 
-class Lesion(NamedTuple):
-    """A drawn lesion: the name of an example, perhaps upside down."""
-
-    example: str
-    is_turned: bool = False
-
-
-IRREGULAR, EVEN, TURNED = Lesion("irregular"), Lesion("even"), Lesion("even", is_turned=True)
-
-
-def lesion_image(lesion: Lesion, width: int = 400, height: int = 300) -> Image.Image:
-    """An RGB image of a spot on skin."""
-    with Image.open(EXAMPLES / f"example-{lesion.example}.jpg") as image:
-        return image.rotate(180 if lesion.is_turned else 0).resize((width, height))
-
-
-def file_of(image: Image.Image) -> bytes:
-    """The image as a JPEG file."""
+def lesion_file(example: Example = "irregular", width: int = 400, height: int = 300) -> bytes:
+    """A JPEG file of a spot on skin, an example of the page, perhaps upside down."""
+    name, _, turned = example.partition(", ")
+    with Image.open(EXAMPLES / f"example-{name}.jpg") as image:
+        drawn = image.rotate(180 if turned else 0).resize((width, height))
     buffer = BytesIO()
-    image.save(buffer, "JPEG", quality=92)
+    drawn.save(buffer, "JPEG", quality=92)
     return buffer.getvalue()
 
 
@@ -38,17 +26,16 @@ def upload(name: str, content: bytes, media_type: str = "image/jpeg") -> Upload:
     return {"name": name, "mimeType": media_type, "buffer": content}
 
 
-def lesion(name: str, drawn: Lesion = IRREGULAR) -> Upload:
-    """The image of a lesion as a file."""
-    return upload(name, file_of(lesion_image(drawn)))
+def lesion(name: str, example: Example = "irregular") -> Upload:
+    return upload(name, lesion_file(example))
 
 
 def broken(name: str) -> Upload:
     """A truncated JPEG file."""
-    return upload(name, file_of(lesion_image(IRREGULAR))[:3000])
+    return upload(name, lesion_file()[:3000])
 
 
-def fractal() -> dict[str, object]:
+def fractal() -> Upload:
     """An image unlike any training image."""
     drawn = Image.effect_mandelbrot((400, 300), (-2, -1.5, 1, 1.5), 100).convert("RGB")
     buffer = BytesIO()

@@ -1,16 +1,45 @@
 """Accessibility, width and screenshots of the page in a browser."""
 
+import os
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
-from clinic.tests.page.browser import expect, screenshot
+from clinic.tests.page.browser import expect
 from clinic.tests.page.lesions import broken, lesion, upload
 from tests.browser import assert_accessible
 
 pytestmark = pytest.mark.browser
 
+SCREENSHOTS = "EULERLORA_SCREENSHOTS"
 PAGE = Path(__file__).parents[2] / "eulerlora_clinic" / "service" / "page"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """The folder for screenshots: EULERLORA_SCREENSHOTS (for example docs/images), or temporary."""
+    return Path(os.environ.get(SCREENSHOTS, tmp_path))
+
+
+def screenshot(page: Any, file: Path, first: str = "body", last: str = ".card") -> None:
+    """Writes a screenshot from the top of the first element to the bottom of the last one.
+
+    Narrow pages show one screen. The number of colours is reduced to keep the file small.
+    """
+    page.evaluate("Promise.all(document.getAnimations().map((one) => one.finished))")
+    page.locator(first).first.evaluate("element => element.scrollIntoView()")
+    size = page.viewport_size
+    if size["width"] > 600:
+        end = page.locator(last).first.evaluate("element => element.getBoundingClientRect().bottom")
+        page.set_viewport_size({"width": size["width"], "height": round(end) + 24})
+    shot = page.screenshot()
+    page.set_viewport_size(size)
+    Image.open(BytesIO(shot)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
+        file, optimize=True
+    )
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])

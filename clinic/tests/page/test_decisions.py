@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from clinic.tests.audit_entries import verified
-from clinic.tests.page.browser import action, expect
-from clinic.tests.page.lesions import EVEN, fractal, lesion
+from clinic.tests.page.browser import expect
+from clinic.tests.page.lesions import fractal, lesion
 from tests.browser import assert_accessible
 
 pytestmark = pytest.mark.browser
@@ -18,16 +18,16 @@ def test_a_decision_is_recorded_and_undone_by_keyboard(go, audited, log: Path) -
         visit.wait(1)
         (answer,) = visit.answers()
         title = answer["title"]
-        action(visit, f"Accept {title}", "one.jpg").press("Enter")
+        visit.action(f"Accept {title}", "one.jpg").press("Enter")
         expect(visit.card("one.jpg").get_by_role("status")).to_have_text(f"Accepted: {title}.")
-        expect(action(visit, "Undo", "one.jpg")).to_be_focused()
+        expect(visit.action("Undo", "one.jpg")).to_be_focused()
         visit.page.keyboard.press("Enter")
-        expect(action(visit, "Accept", "one.jpg")).to_be_focused()
+        expect(visit.action("Accept", "one.jpg")).to_be_focused()
         visit.page.keyboard.press("Tab")
         visit.page.keyboard.press("Enter")
         expect(visit.page.get_by_label("Decide")).to_be_focused()
         visit.page.keyboard.press("Escape")
-        expect(action(visit, "Override", "one.jpg")).to_be_focused()
+        expect(visit.action("Override", "one.jpg")).to_be_focused()
         visit.page.keyboard.press("Enter")
         choice = visit.page.get_by_label("Decide").locator("option").all_inner_texts()
         assert title not in choice and "Unfamiliar" not in choice
@@ -49,9 +49,9 @@ def test_a_decision_is_recorded_and_undone_by_keyboard(go, audited, log: Path) -
 
 def test_a_closed_row_can_be_decided_and_another_analysis_begins_anew(go, audited) -> None:
     with go(audited.url, width=390) as visit:
-        visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN), fractal())
+        visit.add(lesion("one.jpg"), lesion("two.jpg", "even"), fractal())
         visit.wait(3)
-        action(visit, "Accept", "fractal.png").click()
+        visit.action("Accept", "fractal.png").click()
         expect(visit.card("fractal.png")).to_contain_text("Accepted: Unfamiliar.")
         expect(visit.row("fractal.png")).to_have_attribute("aria-expanded", "false")
         assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
@@ -59,7 +59,7 @@ def test_a_closed_row_can_be_decided_and_another_analysis_begins_anew(go, audite
         visit.page.get_by_label("Allow settings without a threshold").check()
         visit.page.get_by_label("Passes of the model").select_option(index=1)
         visit.wait(3)
-        expect(action(visit, "Accept", "fractal.png")).to_be_visible()
+        expect(visit.action("Accept", "fractal.png")).to_be_visible()
 
 
 def test_a_refused_decision_says_why(go, audited) -> None:
@@ -72,11 +72,11 @@ def test_a_refused_decision_says_why(go, audited) -> None:
         visit.page.route("**/decisions", lambda route: route.fulfill(status=503, json=problem))
         visit.add(lesion("one.jpg"))
         visit.wait(1)
-        action(visit, "Accept", "one.jpg").click()
+        visit.action("Accept", "one.jpg").click()
         expect(visit.card("one.jpg").get_by_role("alert")).to_have_text(
             "The audit log cannot be written: X."
         )
-        expect(action(visit, "Accept", "one.jpg")).to_be_visible()
+        expect(visit.action("Accept", "one.jpg")).to_be_visible()
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -85,7 +85,7 @@ def test_the_form_of_an_override_is_accessible(go, audited, width: int) -> None:
     with go(audited.url, width=width) as visit:
         visit.add(lesion("one.jpg"))
         visit.wait(1)
-        action(visit, "Override", "one.jpg").click()
+        visit.action("Override", "one.jpg").click()
         assert_accessible(axe, visit.page)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clinic.tests.page.browser import expect
-from clinic.tests.page.lesions import EVEN, IRREGULAR, broken, lesion
+from clinic.tests.page.lesions import broken, lesion
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_clinic.report.exports import Outputs
 from eulerlora_clinic.report.ranking import RowProblem, TriageRow
@@ -24,7 +24,7 @@ FILES = ("lesion.jpg", "dark.jpg", "broken.jpg")
 def three(go: Any) -> Any:
     """A visit with two results and a problem."""
     with go() as visit:
-        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", EVEN), broken("broken.jpg"))
+        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", "even"), broken("broken.jpg"))
         visit.wait(3)
         yield visit
 
@@ -69,7 +69,7 @@ def test_the_csv_is_that_of_the_command_line(go, tmp_path) -> None:
     with go() as visit:
         visit.change_answers(dispose)
         for number, name in enumerate(names[:3], 1):
-            visit.add(lesion(name, EVEN if number == 2 else IRREGULAR))
+            visit.add(lesion(name, "even" if number == 2 else "irregular"))
             visit.wait(number)
         visit.add(broken("d.jpg"))
         visit.wait(4)
@@ -142,7 +142,7 @@ def test_an_image_without_its_result_yet_is_not_assessed_in_what_is_saved(go, tm
         visit.change_answers(lambda answer: answer.update(routine))
         page.route("**/triage?*", hold_first)
         page.get_by_label("Images that are added together").check()
-        visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN))
+        visit.add(lesion("one.jpg"), lesion("two.jpg", "even"))
         expect(page.locator("article[aria-busy=false]")).to_have_count(1)
         file = download(visit, "CSV", tmp_path)
         rows = read(file)

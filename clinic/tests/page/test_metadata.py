@@ -8,7 +8,7 @@ import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
 from clinic.tests.page.browser import expect
-from clinic.tests.page.lesions import IRREGULAR, lesion_image, upload
+from clinic.tests.page.lesions import lesion_file, upload
 from eulerlora_client.images import image_bytes
 from eulerlora_contract.image_formats import png_chunk
 
@@ -56,7 +56,9 @@ def exif(orientation: int | None = TURNED) -> Image.Exif:
 def file_with_metadata(kind: str, **options: object) -> bytes:
     """A file with EXIF, a colour profile, XMP and comments or text."""
     file_format = kind.rpartition(" ")[2]
-    image = lesion_image(IRREGULAR, 96, 64).convert("CMYK" if "CMYK" in kind else "RGB")
+    image = Image.open(BytesIO(lesion_file(width=96, height=64))).convert(
+        "CMYK" if "CMYK" in kind else "RGB"
+    )
     options = (
         {
             "exif": exif(),

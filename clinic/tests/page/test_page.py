@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from clinic.tests.page.browser import expect
-from clinic.tests.page.lesions import (
-    IRREGULAR,
-    broken,
-    file_of,
-    lesion,
-    lesion_image,
-    upload,
-)
+from clinic.tests.page.lesions import broken, lesion, lesion_file, upload
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from tests.browser import TIMEOUT_MS
 
@@ -238,7 +231,7 @@ def test_a_file_that_disappeared_after_it_was_added_is_named_as_the_cause(
     go, tmp_path: Path, strip
 ) -> None:
     file = tmp_path / "lesion.jpg"
-    file.write_bytes(file_of(lesion_image(IRREGULAR)))
+    file.write_bytes(lesion_file())
     with go() as visit:
         visit.page.get_by_label("Remove metadata").set_checked(strip)
         visit.page.set_input_files("#files", file)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clinic.tests.page.browser import expect
-from clinic.tests.page.lesions import IRREGULAR, file_of, fractal, lesion, lesion_image, upload
+from clinic.tests.page.lesions import fractal, lesion, lesion_file, upload
 from eulerlora_clinic.policy.results import REASONS, TITLES
 from tests.server_process import serving
 from tests.service.key_files import client, write_keys
@@ -43,7 +43,7 @@ def test_an_image_unlike_the_training_data_is_referred(go, flags_all, tmp_path) 
 
 def test_a_too_large_file_is_reported_without_sending_it(go) -> None:
     with go() as visit:
-        content = file_of(lesion_image(IRREGULAR))
+        content = lesion_file()
         visit.add(upload("large.jpg", content[:-2] + bytes(20 * 2**20) + content[-2:]))
         expect(visit.card("large.jpg")).to_contain_text(
             "at most 20,971,520 bytes", ignore_case=True
@@ -136,7 +136,7 @@ def test_a_wrong_key_is_refused_and_a_valid_one_accepted(go, checkpoint_folder, 
 
 
 def test_images_can_be_dropped(go) -> None:
-    content = list(file_of(lesion_image(IRREGULAR)))
+    content = list(lesion_file())
     with go() as visit:
         dropped = visit.page.evaluate_handle(
             """content => {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from clinic.tests.page.browser import expect
-from clinic.tests.page.lesions import EVEN, fractal, lesion
+from clinic.tests.page.lesions import fractal, lesion
 from eulerlora_clinic.policy.results import REASONS, TITLES
 from tests.server_process import serving
 
@@ -55,7 +55,7 @@ def test_an_unfamiliar_image_of_another_model_has_no_percentage(go) -> None:
     with go() as visit:
         visit.page.get_by_label("Model", exact=True).select_option("tiny")
         visit.page.route("**/predict?*", answer)
-        visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN))
+        visit.add(lesion("one.jpg"), lesion("two.jpg", "even"))
         visit.wait(2)
         visit.page.get_by_role("button", name="Open all").click()
         expect(visit.page.locator(".group[data-state=unfamiliar] article")).to_have_count(2)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from clinic.tests.page.browser import Visit, action, expect
-from clinic.tests.page.lesions import EVEN, IRREGULAR, TURNED, broken, file_of, lesion, lesion_image
+from clinic.tests.page.browser import Visit, expect
+from clinic.tests.page.lesions import broken, lesion, lesion_file
 
 pytestmark = pytest.mark.browser
 
@@ -42,7 +42,7 @@ def reload(visit: Visit) -> list[str]:
 def test_results_fields_and_previews_survive_a_reload(go) -> None:
     with go() as visit:
         names = [f"{index}.jpg" for index in range(12)]
-        kinds = [IRREGULAR, EVEN, TURNED]
+        kinds = ["irregular", "even", "even, turned"]
         visit.add(*(lesion(name, kinds[index % 3]) for index, name in enumerate(names)))
         visit.add(broken("broken.jpg"))
         visit.wait(13)
@@ -96,15 +96,15 @@ def test_decisions_and_open_overrides_survive_a_reload_that_the_browser_asks_abo
     go, audited
 ) -> None:
     with go(audited.url) as visit:
-        visit.add(lesion("one.jpg"), lesion("other.jpg", EVEN))
+        visit.add(lesion("one.jpg"), lesion("other.jpg", "even"))
         visit.wait(2)
-        action(visit, "Accept", "one.jpg").click()
-        action(visit, "Override", "other.jpg").click()
+        visit.action("Accept", "one.jpg").click()
+        visit.action("Override", "other.jpg").click()
         visit.card("other.jpg").get_by_label("Decide").select_option("refer")
         visit.card("other.jpg").get_by_label("Reason").fill("seen bef")
         assert reload(visit) == ["beforeunload"]
         visit.wait(2)
-        expect(action(visit, "Undo", "one.jpg")).to_be_visible()
+        expect(visit.action("Undo", "one.jpg")).to_be_visible()
         expect(visit.card("other.jpg").get_by_label("Decide")).to_have_value("refer")
         reason = visit.card("other.jpg").get_by_label("Reason")
         expect(reason).to_have_value("seen bef")
@@ -117,7 +117,7 @@ def test_decisions_and_open_overrides_survive_a_reload_that_the_browser_asks_abo
 
 
 def test_a_dropped_folder_adds_its_images_and_counts_other_files(go) -> None:
-    content = [*file_of(lesion_image(IRREGULAR))]
+    content = [*lesion_file()]
     files = [
         ["alone.txt", "text/plain", [104, 105]],
         ["10.jpg", "image/jpeg", content],

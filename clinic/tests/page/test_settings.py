@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from clinic.tests.page.browser import expect
-from clinic.tests.page.lesions import EVEN, lesion
+from clinic.tests.page.lesions import lesion
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora_clinic.policy.policy import default_policy
 
@@ -67,7 +67,7 @@ def test_settings_without_a_threshold_need_consent_that_states_the_consequence(g
 def test_a_change_of_passes_repeats_every_request(go) -> None:
     with go() as visit:
         page = visit.page
-        visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN))
+        visit.add(lesion("one.jpg"), lesion("two.jpg", "even"))
         visit.wait(2)
         page.get_by_text("Advanced: passes, use via API").click()
         page.get_by_label("Allow settings without a threshold").check()
@@ -121,7 +121,7 @@ def test_images_of_another_model_are_grouped_by_certainty(go) -> None:
         page = visit.page
         page.get_by_label("Model", exact=True).select_option("tiny")
         page.route("**/predict?*", answer)
-        visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN))
+        visit.add(lesion("one.jpg"), lesion("two.jpg", "even"))
         visit.wait(2)
         states = [
             group.get_attribute("data-state") for group in page.locator(".group:visible").all()

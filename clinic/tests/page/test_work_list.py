@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 
 from clinic.tests.page.browser import expect
-from clinic.tests.page.lesions import (
-    EVEN,
-    IRREGULAR,
-    TURNED,
-    broken,
-    file_of,
-    fractal,
-    lesion,
-    lesion_image,
-    upload,
-)
+from clinic.tests.page.lesions import broken, fractal, lesion, lesion_file, upload
 from tests.browser import TIMEOUT_MS
 
 pytestmark = pytest.mark.browser
@@ -57,7 +47,7 @@ def test_images_are_grouped_by_disposition_in_order_of_urgency(go) -> None:
 
 def test_a_row_has_image_disposition_probability_quality_and_name(go) -> None:
     with go() as visit:
-        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", EVEN), fractal())
+        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", "even"), fractal())
         visit.wait(3)
         by_seed = Counter(answer["disposition"] for answer in visit.answers())
         for state, number in by_seed.items():
@@ -75,9 +65,9 @@ def test_a_row_has_image_disposition_probability_quality_and_name(go) -> None:
 
 
 def test_a_list_notes_few_pixels_and_repeated_files_and_warns_and_is_announced_once(go) -> None:
-    small = upload("small.jpg", file_of(lesion_image(IRREGULAR, 200, 150)))
+    small = upload("small.jpg", lesion_file(width=200, height=150))
     with go() as visit:
-        visit.add(lesion("first.jpg"), small, lesion("other.jpg", EVEN), lesion("again.jpg"))
+        visit.add(lesion("first.jpg"), small, lesion("other.jpg", "even"), lesion("again.jpg"))
         visit.wait(4)
         expect(visit.row("small.jpg")).to_contain_text("few pixels quality")
         expect(visit.card("small.jpg")).to_contain_text("the shorter side has fewer than 300")
@@ -124,13 +114,13 @@ def test_cards_are_closed_in_a_list_and_open_from_it(go) -> None:
         visit.add(lesion("one.jpg"))
         visit.wait(1)
         expect(visit.card("one.jpg").locator(".statements")).to_be_visible()  # alone: open
-        visit.add(lesion("two.jpg", EVEN))
+        visit.add(lesion("two.jpg", "even"))
         visit.wait(2)
         expect(visit.card("one.jpg").locator(".statements")).to_be_hidden()
         visit.row("two.jpg").click()
         expect(visit.row("two.jpg")).to_have_attribute("aria-expanded", "true")
         expect(visit.card("two.jpg").locator(".statements")).to_be_visible()
-        visit.add(lesion("three.jpg", TURNED))
+        visit.add(lesion("three.jpg", "even, turned"))
         visit.wait(3)
         expect(visit.card("two.jpg").locator(".statements")).to_be_visible()  # stays as chosen
         visit.page.get_by_role("button", name="Open all").click()
@@ -187,7 +177,7 @@ def test_images_can_be_removed_one_by_one_and_all(go) -> None:
     with go() as visit:
         page = visit.page
         visit.change_answers(decided(["routine", "refer", "urgent"]))
-        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN), lesion("c.jpg", TURNED))
+        visit.add(lesion("a.jpg"), lesion("b.jpg", "even"), lesion("c.jpg", "even, turned"))
         visit.wait(3)
         first, second = (page.locator("article .row-name").nth(n).inner_text() for n in (0, 1))
         visit.row(first).click()
@@ -216,7 +206,7 @@ def test_a_row_keeps_the_focus_when_the_list_is_sorted_again(go) -> None:
         visit.add(lesion("first.jpg"))
         visit.wait(1)
         visit.row("first.jpg").focus()
-        visit.add(lesion("a.jpg", EVEN), lesion("b.jpg", TURNED))
+        visit.add(lesion("a.jpg", "even"), lesion("b.jpg", "even, turned"))
         visit.wait(3)
         expect(page.locator("article").last).to_contain_text("first.jpg")
         expect(visit.row("first.jpg")).to_be_focused()
@@ -236,7 +226,7 @@ def test_a_lesion_with_an_image_in_progress_is_not_routine(go) -> None:
         visit.change_answers(decided(["routine", "routine"]))
         page.route("**/triage?*", hold_first)
         page.locator("#one-lesion").check()
-        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN))
+        visit.add(lesion("a.jpg"), lesion("b.jpg", "even"))
         expect(page.locator("article[aria-busy=false]")).to_have_count(1)
         expect(page.locator("#summary")).to_have_text("2 images of 1 lesion: 1 in progress")
         assert page.evaluate(STATES) == ["pending"]
@@ -255,13 +245,13 @@ def test_a_lesion_can_be_typed_while_a_result_arrives(go, name) -> None:
     with go() as visit:
         page = visit.page
         visit.change_answers(decided(["routine"] * 3))
-        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN))
+        visit.add(lesion("a.jpg"), lesion("b.jpg", "even"))
         visit.wait(2)
         visit.row("a.jpg").click()
         visit.card("a.jpg").get_by_label("Lesion").fill("L1")
         page.keyboard.press("Tab")
         page.route("**/triage?*", hold)
-        visit.add(lesion("c.jpg", TURNED))
+        visit.add(lesion("c.jpg", "even, turned"))
         visit.row(name).click()
         field = visit.card(name).get_by_label("Lesion")
         field.click()
@@ -280,10 +270,10 @@ def test_images_that_undo_brings_back_are_of_another_lesion_than_new_ones(go) ->
     with go() as visit:
         page = visit.page
         page.locator("#one-lesion").check()
-        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN))
+        visit.add(lesion("a.jpg"), lesion("b.jpg", "even"))
         visit.wait(2)
         page.get_by_role("button", name="Remove all").click()
-        visit.add(lesion("c.jpg"), lesion("d.jpg", EVEN))
+        visit.add(lesion("c.jpg"), lesion("d.jpg", "even"))
         visit.wait(2)
         page.get_by_role("button", name="Undo").click()
         visit.wait(4)
@@ -296,7 +286,7 @@ def test_images_of_a_lesion_are_one_row_with_the_most_urgent_of_them(go) -> None
         summary, together = page.locator("#summary"), page.locator("#one-lesion")
         visit.change_answers(decided(["routine", "routine", "routine", "urgent", "routine"]))
         together.check()
-        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN), lesion("c.jpg", TURNED))
+        visit.add(lesion("a.jpg"), lesion("b.jpg", "even"), lesion("c.jpg", "even, turned"))
         visit.wait(3)
         expect(summary).to_have_text("3 images of 1 lesion: 1 urgent")
         assert page.evaluate(STATES) == ["urgent"]
