@@ -4,6 +4,7 @@ The tables of costs (trained parameters, rows of an answer, operations, time), o
 mean logits and of out-of-distribution sets follow it.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -349,7 +350,7 @@ def operations(
     images = torch.zeros(1, 3, shape.image_size, shape.image_size)
     labels = torch.zeros(1, dtype=torch.long)
     draw = objective.draw(0, 0, 0)
-    added = {torch.ops.aten.addmm_: _product_flops}  # which torch's counter leaves out
+    added = {torch.ops.aten.baddbmm_: _product_flops}  # which torch's counter leaves out
     with attention_kernels(torch.device("cpu")):  # the counter knows no fused CPU kernel
         with FlopCounterMode(display=False, custom_mapping=added) as step:
             objective.loss(network, images, labels, draw).backward()
@@ -361,4 +362,4 @@ def operations(
 def _product_flops(
     _: Sequence[int], left: Sequence[int], right: Sequence[int], **__: object
 ) -> int:
-    return 2 * left[0] * left[1] * right[1]
+    return 2 * math.prod(left) * right[-1]
