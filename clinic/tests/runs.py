@@ -1,14 +1,12 @@
-"""Runs of `eulerlora triage`, a policy for the tests' tiny model, and results with fixed values."""
+"""A policy for the tests' tiny model, and results with fixed values."""
 
 from pathlib import Path
 
 from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, default_policy_text
-from eulerlora_clinic.policy.results import policy_description, triage_result
+from eulerlora_clinic.policy.results import triage_result
 from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_contract.answers import Disposition, Prediction, Reason, TriageResult
-from tests.eulerlora_client.conftest import Reply
 from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
-from tests.program import Completed, run
 
 NAMES = {"mel": "melanoma", "nv": "melanocytic nevus (mole)"}
 
@@ -42,19 +40,5 @@ def result_of(disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> T
     return triage_result(prediction, GOOD, decision, mel_policy(), NAMES)
 
 
-def triage_reply(result: TriageResult) -> Reply:
-    return 200, {"Content-Type": "application/json"}, result.model_dump_json().encode()
-
-
-def triage(*arguments: str | Path) -> Completed:
-    """Runs `eulerlora triage ARGUMENTS` in this process."""
-    return run("triage", *arguments)
-
-
 def decided(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageRow:
     return TriageRow(Path(name), result_of(disposition, mel, *reasons))
-
-
-def policy_reply() -> Reply:
-    content = policy_description(mel_policy()).model_dump_json().encode()
-    return 200, {"Content-Type": "application/json"}, content

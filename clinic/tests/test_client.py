@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clinic.tests.runs import mel_policy, mel_policy_file, triage
+from clinic.tests.runs import mel_policy, mel_policy_file
 from eulerlora_client import (
     AsyncTriageClient,
     Disposition,
@@ -16,6 +16,7 @@ from eulerlora_client import (
     UnsupportedMedia,
 )
 from tests.eulerlora_client.runs import random_png
+from tests.program import run
 from tests.server_process import ServerProcess, serving
 from tests.service.key_files import client as client_with
 from tests.service.key_files import write_keys
@@ -81,8 +82,8 @@ def test_the_command_reads_its_key_from_a_file_or_a_variable(
     image.write_bytes(random_png())
     key.write_text("clinic-key\n")
     options = (image, "--url", guarded.url)
-    done = triage(*options)
+    done = run("triage", *options)
     assert (done.status, "An API key is required" in done.err, done.out) == (1, True, "")
-    assert triage(*options, "--key-file", key).status == 0
+    assert run("triage", *options, "--key-file", key).status == 0
     monkeypatch.setenv("EULERLORA_KEY", "clinic-key")
-    assert triage(*options).status == 0
+    assert run("triage", *options).status == 0

@@ -13,13 +13,13 @@ import httpx
 import pytest
 
 from clinic.tests.audit_entries import SECRET
-from clinic.tests.runs import triage
 from clinic.tests.service.conftest import app_of
 from eulerlora import EulerLoRA
 from eulerlora_client import Disposition
 from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.policy.results import TITLES
 from tests.markdown import code_blocks
+from tests.program import run
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 ROOT = Path(__file__).parents[2]
@@ -77,8 +77,11 @@ def test_the_recorded_tour_runs(
     block, recorded: str, embedded: int, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if block.language == "console":
-        done = triage(
-            *shlex.split(block.code.removeprefix(PROGRAM)), "--url", f"http://127.0.0.1:{embedded}"
+        done = run(
+            "triage",
+            *shlex.split(block.code.removeprefix(PROGRAM)),
+            "--url",
+            f"http://127.0.0.1:{embedded}",
         )
         assert recorded_table(recorded) == recorded_table(done.out), done.out
         return

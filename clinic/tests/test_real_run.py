@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clinic.tests.runs import triage
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
+from tests.program import run
 from tests.server_process import serving
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]
@@ -46,7 +46,7 @@ def test_every_file_has_one_row_and_only_lesions_are_routine(
         (folder / name).write_bytes(damage(lesions[0]))
     with serving(DEFAULT_CHECKPOINT) as server:
         server.wait_for("/readyz", 200)
-        done = triage(folder, "--url", server.url, "--csv", file)
+        done = run("triage", folder, "--url", server.url, "--csv", file)
     with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = {Path(row["file"]).name: row for row in csv.DictReader(lines)}
     assert set(rows) == {path.name for path in folder.iterdir()}

@@ -10,20 +10,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from clinic.tests.runs import (
-    mel_policy,
-    mel_policy_file,
-    policy_reply,
-    result_of,
-    triage,
-    triage_reply,
-)
+from clinic.tests.runs import mel_policy, mel_policy_file, result_of
 from eulerlora_client import TriageClient
 from eulerlora_clinic.policy.policy import default_policy_text
-from eulerlora_clinic.policy.results import WARNING
+from eulerlora_clinic.policy.results import WARNING, policy_description
 from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult
-from tests.eulerlora_client.conftest import ScriptedServer, problem_reply
+from tests.eulerlora_client.conftest import Reply, ScriptedServer, problem_reply
 from tests.eulerlora_client.runs import DETAILS, random_png
 from tests.program import run
 
@@ -52,6 +46,13 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+def reply_of(body: BaseModel) -> Reply:
+    return 200, {"Content-Type": "application/json"}, body.model_dump_json().encode()
+
+
+POLICY_REPLY = reply_of(policy_description(mel_policy()))
+
+
 def rows_in(file: Path) -> list[dict[str, str]]:
     with file.open(newline="", encoding="utf-8-sig") as lines:
         return list(csv.DictReader(lines))
@@ -62,7 +63,7 @@ def test_every_image_of_a_folder_gets_a_decision(
 ) -> None:
     file, report = tmp_path / "rows.csv", tmp_path / "report.html"
     outputs = ("--csv", file, "--report", report, "--strip-metadata")
-    done = triage(folder, "--url", url, "--policy", policy, *outputs)
+    done = run("triage", folder, "--url", url, "--policy", policy, *outputs)
     assert done.status == 0, done.err
     assert ".txt: 1" in done.err
     assert "3 files: " in done.out
@@ -87,7 +88,7 @@ def test_images_of_one_lesion_get_one_disposition(
         ("folders", [str(folder), str(folder), str(folder / "more")], "3 files, 2 lesions: "),
     ):
         arguments = ("--url", url, "--policy", policy, "--csv", file, "--lesions", lesions)
-        done = triage(*images, *arguments)
+        done = run("triage", *images, *arguments)
         assert done.status == 0, done.err
         assert lines in done.out
         rows = rows_in(file)
@@ -112,7 +113,7 @@ def test_a_wrong_table_of_lesions_is_refused(
     file = folder / "lesions.csv"
     if table is not None:
         file.write_text(table)
-    done = triage(folder / "1.png", "--lesions", file)
+    done = run("triage", folder / "1.png", "--lesions", file)
     assert done.status == 2
     assert expected in done.err
 
@@ -125,11 +126,11 @@ def test_the_coverage_is_asked_for(
     result = result_of(Disposition.ROUTINE)
     changed = {"prediction_set": PredictionSet.model_validate(sets)}
     prediction = result.prediction.model_copy(update=changed)
-    reply = triage_reply(result.model_copy(update={"prediction": prediction}))
-    server.reply(details, policy_reply(), reply)
+    reply = reply_of(result.model_copy(update={"prediction": prediction}))
+    server.reply(details, POLICY_REPLY, reply)
     file = tmp_path / "rows.csv"
     arguments = ("--policy", policy, "--model", "tiny", "--coverage", "0.9", "--csv", file)
-    done = triage(folder / "1.png", "--url", server.url, *arguments)
+    done = run("triage", folder / "1.png", "--url", server.url, *arguments)
     assert done.status == 0, done.err
     assert "coverage=0.9" in server.requests[-1].path
     assert [row["prediction_set"] for row in rows_in(file)] == ["mel"]
@@ -144,7 +145,7 @@ def test_a_bad_file_has_a_row_with_its_problem_and_the_status_is_1(
     (folder / "vanished.png").symlink_to("nowhere")
     (folder / "loop.png").symlink_to("loop.png")
     file = tmp_path / "rows.jsonl"
-    done = triage(folder, "--url", url, "--policy", policy, "--json-lines", file)
+    done = run("triage", folder, "--url", url, "--policy", policy, "--json-lines", file)
     last_line = done.err.splitlines()[-1]
     assert (done.status, last_line) == (1, "eulerlora: 5 of 8 files have no decision")
     rows = {Path(row["file"]).name: row for row in map(json.loads, file.read_text().splitlines())}
@@ -166,12 +167,12 @@ def test_mode_samples_and_model_are_sent(
 ) -> None:
     file = tmp_path / "rows.csv"
     options = ("--url", url, "--policy", policy, "--csv", file, "--model", "tiny")
-    assert triage(folder, *options, "--mode", "det").status == 0
+    assert run("triage", folder, *options, "--mode", "det").status == 0
     assert {row["mode"] for row in rows_in(file)} == {"det"}
-    assert triage(folder, *options, "--samples", "2").status == 0
+    assert run("triage", folder, *options, "--samples", "2").status == 0
     assert {row["samples"] for row in rows_in(file)} == {"2"}
     assert {row["rows"] for row in rows_in(file)} == {""}
-    assert triage(folder, *options, "--samples", "AUTO").status == 0
+    assert run("triage", folder, *options, "--samples", "AUTO").status == 0
     assert all(int(row["rows"]) == int(row["trajectories"]) for row in rows_in(file))
     assert all(row["samples"] in {"1", "2", "4"} for row in rows_in(file))
 
@@ -180,13 +181,13 @@ def test_a_policy_for_other_classes_is_one_line_before_a_file_is_sent(
     folder: Path, url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "other.toml").write_text(default_policy_text())
-    done = triage(folder, "--url", url, "--policy", tmp_path / "other.toml")
+    done = run("triage", folder, "--url", url, "--policy", tmp_path / "other.toml")
     assert (done.status, done.out, "akiec" in done.err) == (1, "", True)
 
 
 def test_without_a_policy_file_the_service_decides(folder: Path, url: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    assert triage(folder, "--url", url, "--json-lines", file).status == 0
+    assert run("triage", folder, "--url", url, "--json-lines", file).status == 0
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert {row["policy"]["hash"] for row in rows} == {mel_policy().hash}
     with TriageClient(url) as client:
@@ -215,10 +216,10 @@ def test_input_images_and_other_outputs_are_not_overwritten(
 ) -> None:
     image, file = folder / "1.png", tmp_path / "rows"
     before = image.read_bytes()
-    done = triage(folder, "--url", url, "--csv", image)
+    done = run("triage", folder, "--url", url, "--csv", image)
     assert (done.status, "is an input file" in done.err) == (2, True)
     assert image.read_bytes() == before
-    done = triage(folder, "--url", url, "--csv", file, "--report", file)
+    done = run("triage", folder, "--url", url, "--csv", file, "--report", file)
     assert (done.status, "another output" in done.err) == (2, True)
 
 
@@ -238,14 +239,14 @@ def test_input_images_and_other_outputs_are_not_overwritten(
     ids=" ".join,
 )
 def test_wrong_usage_is_status_2(folder: Path, options: tuple[str, ...]) -> None:
-    assert triage(folder, *options).status == 2
+    assert run("triage", folder, *options).status == 2
 
 
 def test_an_invalid_key_is_wrong_usage_and_is_not_shown(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EULERLORA_KEY", "two words")
-    done = triage(folder)
+    done = run("triage", folder)
     assert (done.status, "two words" in done.err) == (2, False)
 
 
@@ -254,7 +255,7 @@ def test_an_unreachable_service_is_one_line_and_earlier_files_stay(
 ) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("of yesterday")
-    done = triage(folder, "--url", "http://127.0.0.1:1", "--csv", file)
+    done = run("triage", folder, "--url", "http://127.0.0.1:1", "--csv", file)
     assert (done.status, done.out) == (1, "")
     assert done.err.splitlines()[-1].startswith("eulerlora: The service cannot be reached: no conn")
     assert file.read_text() == "of yesterday"
@@ -278,8 +279,8 @@ def test_a_signal_during_a_request_ends_the_run_with_its_files_written(
     server: ScriptedServer, folder: Path, policy: Path, tmp_path: Path, number: int, status: int
 ) -> None:
     requested, released = threading.Event(), threading.Event()
-    result = triage_reply(result_of(Disposition.ROUTINE))
-    server.reply((200, {}, json.dumps(DETAILS).encode()), policy_reply(), result)
+    result = reply_of(result_of(Disposition.ROUTINE))
+    server.reply((200, {}, json.dumps(DETAILS).encode()), POLICY_REPLY, result)
     server.before_post = lambda: (requested.set(), released.wait())
     file = tmp_path / "rows.csv"
     options = ("--url", server.url, "--policy", policy, "--csv", file, "--model", "tiny")
@@ -299,14 +300,14 @@ def test_a_signal_during_a_request_ends_the_run_with_its_files_written(
 def test_a_proxy_is_named_before_pictures_go_to_it(
     folder: Path, server: ScriptedServer, policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = triage_reply(result_of(Disposition.ROUTINE))
-    server.reply((200, {}, json.dumps(DETAILS).encode()), policy_reply(), result)
+    result = reply_of(result_of(Disposition.ROUTINE))
+    server.reply((200, {}, json.dumps(DETAILS).encode()), POLICY_REPLY, result)
     monkeypatch.setenv("HTTP_PROXY", server.url.replace("http://", "http://user:secret@"))
     arguments = (folder / "1.png", "--policy", policy, "--model", "tiny")
-    done = triage(*arguments, "--url", "http://clinic.example")
+    done = run("triage", *arguments, "--url", "http://clinic.example")
     assert done.status == 0, done.err
     assert f"the proxy {server.url} " in done.err.splitlines()[0]
-    no_service = triage(*arguments, "--url", "http://127.0.0.1:1")
+    no_service = run("triage", *arguments, "--url", "http://127.0.0.1:1")
     assert no_service.status == 1
     assert len(server.requests) == 3
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 
+from pydicom import uid
 from pydicom.encaps import encapsulate
 
-from clinic.tests.service.test_dicom import EXPLICIT, IMPLICIT, J2K, J2K_LOSSLESS, dicom_file
-from clinic.tests.service.test_dicom import JPEG as JPEG_BASELINE
+from clinic.tests.service.test_dicom import dicom_file
 from tests.fuzz.bodies import Body, encoded, image_body, jpeg, picture
 
 EXTREMES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0", b"\xff\xff", b"\x01\0")
@@ -59,9 +59,9 @@ def dicom_files() -> tuple[bytes, ...]:
     j2k = encapsulate([encoded("JPEG2000", no_jp2=True)])
     ybr = {"PhotometricInterpretation": "YBR_FULL_422"}
     return (
-        dicom_file(picture().tobytes(), EXPLICIT),
-        dicom_file(picture().tobytes(), IMPLICIT),
-        dicom_file(encapsulate([jpeg()]), JPEG_BASELINE, **ybr),
-        dicom_file(j2k, J2K_LOSSLESS, PhotometricInterpretation="YBR_RCT"),
-        dicom_file(j2k, J2K, PhotometricInterpretation="YBR_ICT"),
+        dicom_file(picture().tobytes(), uid.ExplicitVRLittleEndian),
+        dicom_file(picture().tobytes(), uid.ImplicitVRLittleEndian),
+        dicom_file(encapsulate([jpeg()]), uid.JPEGBaseline8Bit, **ybr),
+        dicom_file(j2k, uid.JPEG2000Lossless, PhotometricInterpretation="YBR_RCT"),
+        dicom_file(j2k, uid.JPEG2000, PhotometricInterpretation="YBR_ICT"),
     )
