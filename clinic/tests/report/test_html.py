@@ -14,20 +14,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from clinic.tests.triage_rows import (
     BLURRED,
     CLASS_NAMES,
-    CLASSES,
-    REVISION,
-    SHARP,
     UNFAMILIAR,
     failed,
-    fixed_policy,
     make_prediction,
     passes,
-    picture,
-    rows_of_all_kinds,
     triaged,
 )
 from eulerlora_clinic.policy import results as wording
@@ -68,11 +63,6 @@ def results(document: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def policy() -> Policy:
-    return fixed_policy()
-
-
-@pytest.fixture(scope="module")
 def write(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Write:
     """rows -> the report's text."""
 
@@ -82,11 +72,6 @@ def write(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Write:
         return path.read_text(encoding="utf-8")
 
     return written
-
-
-@pytest.fixture(scope="module")
-def rows(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> list[TriageRow]:
-    return rows_of_all_kinds(tmp_path_factory.mktemp("images"), policy)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +113,7 @@ def test_the_measured_performance_of_the_policy_is_stated(tmp_path: Path) -> Non
 
 def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) -> None:
     prediction = make_prediction(passes("nv", 3, 0.8, 0))
-    text = text_of(write([triaged(Path("a.jpg"), prediction, SHARP, policy)]))
+    text = text_of(write([triaged(Path("a.jpg"), prediction, policy)]))
     for code, share in prediction.probabilities.items():
         read = f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"
         name = CLASS_NAMES[code].partition(" (")[0]
@@ -139,7 +124,7 @@ def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) ->
         f"Mutual information {prediction.mutual_information:.3f}",
         f"MSP {prediction.msp:.3f} , OOD threshold 0.500",
         "600 \N{MULTIPLICATION SIGN} 450 pixels, brightness 0.60, sharpness 85",
-        f"ham10000, {REVISION}",
+        f"ham10000, {prediction.revision}",
         "stoch, 4 samples, 8 passes, float32, seed 1234567",
     ):
         assert part in text
@@ -149,7 +134,7 @@ def test_an_unfamiliar_row_shows_its_distance_and_no_figure_of_a_class(
     write: Write, policy: Policy
 ) -> None:
     prediction = make_prediction(passes("mel", 7, 0.2, 0), **UNFAMILIAR)
-    document = write([triaged(Path("a.jpg"), prediction, SHARP, policy)])
+    document = write([triaged(Path("a.jpg"), prediction, policy)])
     (result,) = results(document)
     assert 'aria-label="feature distance 36.000, threshold 24.000"' in result
     text, _, details = text_of(result).partition("Details of this result")
@@ -170,17 +155,20 @@ def test_a_prediction_set_is_listed(
 ) -> None:
     sets = {"labels": labels, "coverage": 0.9, "unit": "lesion", "calibrated_on": "A < B"}
     prediction = make_prediction(passes("mel", 7, 0.2, 0), prediction_set=sets)
-    document = write([triaged(Path("a.jpg"), prediction, SHARP, policy)])
+    document = write([triaged(Path("a.jpg"), prediction, policy)])
     expected = f"coverage of 90{NO_BREAK}% for images like those of A < B: {text}"
     assert expected.replace(NO_BREAK, " ") in text_of(document).replace(NO_BREAK, " ")
 
 
-def test_the_top_shows_the_time_the_model_and_the_counts(document: str, policy: Policy) -> None:
+def test_the_top_shows_the_time_the_model_and_the_counts(
+    document: str, policy: Policy, rows: list[TriageRow]
+) -> None:
+    assert rows[0].result is not None
     head = text_of(document.partition('<table id="results">')[0])
     for part in (
         "11 images",
         "21 November 2026, 15:04 UTC",
-        REVISION,
+        rows[0].result.prediction.revision,
         f"version {policy.version}",
         policy.hash,
         "2 Urgent",
@@ -234,7 +222,7 @@ def test_hostile_text_is_escaped(write: Write, policy: Policy, tmp_path: Path) -
     )
     document = write(
         [
-            triaged(Path(hostile.replace("/", "")), prediction, SHARP, policy),
+            triaged(Path(hostile.replace("/", "")), prediction, policy),
             failed(Path("b.jpg"), hostile, hostile),
         ]
     )
@@ -254,8 +242,9 @@ def test_control_characters_and_undecodable_names_are_escaped(write: Write) -> N
 def test_thumbnails_are_embedded_and_missing_images_have_none(
     write: Write, policy: Policy, tmp_path: Path
 ) -> None:
-    image = picture(tmp_path / "a.jpg", 0)
-    row = triaged(image, make_prediction(passes("nv", 3, 0.8, 0)), SHARP, policy)
+    image = tmp_path / "a.jpg"
+    Image.new("RGB", (400, 300)).save(image)
+    row = triaged(image, make_prediction(passes("nv", 3, 0.8, 0)), policy)
     (thumbnail,) = Tags(write([row])).of("img")
     assert (thumbnail["width"], thumbnail["height"]) == ("320", "240")
     image.unlink()
@@ -283,7 +272,7 @@ NAMES = {code: name.partition(" (")[0] for code, name in CLASS_NAMES.items()}
 
 def charted(write: Write, policy: Policy, prediction: Prediction) -> str:
     """The report's HTML of one image."""
-    (result,) = results(write([triaged(Path("a"), prediction, SHARP, policy)]))
+    (result,) = results(write([triaged(Path("a"), prediction, policy)]))
     return result
 
 
@@ -312,7 +301,7 @@ def test_shares_are_shown_in_percent(write: Write, policy: Policy) -> None:
 def test_bars_show_the_probabilities_the_highest_first(write: Write, policy: Policy) -> None:
     prediction = make_prediction(passes("mel", 2, 0.5, seed=0))
     html = charted(write, policy, prediction)
-    codes = sorted(CLASSES, key=lambda code: -prediction.probabilities[code])
+    codes = sorted(CLASS_NAMES, key=lambda code: -prediction.probabilities[code])
     assert [name.strip() for name in CLASS.findall(html)] == [NAMES[code] for code in codes]
     assert values(html, r'class="bar" y="34" width="([\d.]+)"') == pytest.approx(
         sorted((100 * share for share in prediction.probabilities.values()), reverse=True), abs=0.01
@@ -339,7 +328,7 @@ def test_a_trajectory_is_a_point_at_its_probability(write: Write, policy: Policy
     html = unescape(charted(write, policy, make_prediction(by_trajectory)))
     points = re.findall(r'class="points" d="(.*?)"', html)
     labels = re.findall(r'aria-label="passes from (\S+) % to (\S+) %"', html.replace(NO_BREAK, " "))
-    assert len(points) == len(labels) == len(CLASSES)
+    assert len(points) == len(labels) == len(CLASS_NAMES)
     for name, path, label in zip(CLASS.findall(html), points, labels, strict=True):
         column = 100 * by_trajectory[:, list(NAMES.values()).index(name.strip())]
         assert [x for x, _ in dots(path)] == pytest.approx(column, abs=0.01)
@@ -358,14 +347,11 @@ def test_the_two_parts_are_shares_of_the_maximum_entropy(write: Write, policy: P
     assert parts[1] > 1
 
 
-POLICY = fixed_policy()
+def row(path: str, policy: Policy) -> TriageRow:
+    return triaged(Path(path), make_prediction(passes("nv", 7, 0.2, seed=0)), policy)
 
 
-def row(path: str) -> TriageRow:
-    return triaged(Path(path), make_prediction(passes("nv", 7, 0.2, seed=0)), SHARP, POLICY)
-
-
-def test_predictions_are_counted_by_model_and_options(write: Write) -> None:
+def test_predictions_are_counted_by_model_and_options(write: Write, policy: Policy) -> None:
     fixed = make_prediction(passes("nv", 7, 0.2, 0, 2), mode="det", samples=1)
     rounded = make_prediction(passes("nv", 7, 0.2, 0), precision="bfloat16")
     auto = [
@@ -373,10 +359,10 @@ def test_predictions_are_counted_by_model_and_options(write: Write) -> None:
         for count in (2, 8)
     ]
     rows = [
-        triaged(Path("det"), fixed, SHARP, POLICY),
-        *(triaged(Path(str(prediction.samples)), prediction, SHARP, POLICY) for prediction in auto),
-        *(row(name) for name in "abc"),
-        triaged(Path("r"), rounded, SHARP, POLICY),
+        triaged(Path("det"), fixed, policy),
+        *(triaged(Path(str(prediction.samples)), prediction, policy) for prediction in auto),
+        *(row(name, policy) for name in "abc"),
+        triaged(Path("r"), rounded, policy),
         failed(Path("c"), "timed_out", "no answer"),
     ]
     facts = write(rows).partition("Model and policy</h2>")[2].partition("</dl>")[0]
@@ -396,9 +382,7 @@ def test_a_shift_or_a_missing_threshold_is_named_once_at_the_top(
 ) -> None:
     shift = {"code": code, "message": "the pictures differ"}
     rows = [
-        triaged(
-            Path(name), make_prediction(passes("nv", 7, 0.4, 1), warnings=(shift,)), SHARP, policy
-        )
+        triaged(Path(name), make_prediction(passes("nv", 7, 0.4, 1), warnings=(shift,)), policy)
         for name in ("one.jpg", "other.jpg")
     ]
     top, _, results = write(rows).partition("<main>")
@@ -408,7 +392,7 @@ def test_a_shift_or_a_missing_threshold_is_named_once_at_the_top(
 
 def test_an_image_of_a_lesion_names_it_with_its_status(write: Write, policy: Policy) -> None:
     routine, urgent = (
-        triaged(Path(name), make_prediction(passes(label, 7, 0.4, 1)), SHARP, policy)
+        triaged(Path(name), make_prediction(passes(label, 7, 0.4, 1)), policy)
         for name, label in (("one.jpg", "nv"), ("other.jpg", "mel"))
     )
     document = write([replace(routine, lesion="<7>"), replace(urgent, lesion="<7>")])
@@ -434,10 +418,10 @@ def test_a_poor_or_unfamiliar_image_keeps_its_urgency(write: Write, policy: Poli
         make_prediction(passes(label, 7, 0.2, seed=0), **UNFAMILIAR) for label in ("nv", "mel")
     )
     rows = [
-        triaged(Path("poor unfamiliar"), far, BLURRED, policy),
-        triaged(Path("poor"), nv, BLURRED, policy),
-        triaged(Path("poor malignant"), mel, BLURRED, policy),
-        triaged(Path("unfamiliar malignant"), far_mel, SHARP, policy),
+        triaged(Path("poor unfamiliar"), far, policy, BLURRED),
+        triaged(Path("poor"), nv, policy, BLURRED),
+        triaged(Path("poor malignant"), mel, policy, BLURRED),
+        triaged(Path("unfamiliar malignant"), far_mel, policy),
     ]
     assert ranked(write, rows) == [
         ("poor malignant", "urgent"),
@@ -449,7 +433,7 @@ def test_a_poor_or_unfamiliar_image_keeps_its_urgency(write: Write, policy: Poli
 
 def test_within_a_status_the_target_probability_decides(write: Write, policy: Policy) -> None:
     rows = [
-        triaged(Path(str(margin)), make_prediction(passes("mel", margin, 0.2, 0)), SHARP, policy)
+        triaged(Path(str(margin)), make_prediction(passes("mel", margin, 0.2, 0)), policy)
         for margin in (2, 6, 4)
     ]
     assert ranked(write, rows) == [("6", "urgent"), ("4", "urgent"), ("2", "urgent")]
@@ -464,21 +448,21 @@ def test_within_a_status_the_target_probability_decides(write: Write, policy: Po
     ],
 )
 def test_equal_rows_are_sorted_by_the_name_below_the_common_folder(
-    write: Write, paths: list[str], expected: list[str]
+    write: Write, policy: Policy, paths: list[str], expected: list[str]
 ) -> None:
-    assert [name for name, _ in ranked(write, [*map(row, paths)])] == expected
+    assert [name for name, _ in ranked(write, [row(path, policy) for path in paths])] == expected
 
 
 def test_images_of_a_lesion_stay_together_where_the_most_urgent_is(
     write: Write, policy: Policy
 ) -> None:
-    urgent = triaged(Path("a urgent"), make_prediction(passes("mel", 7, 0.2, 0)), SHARP, policy)
-    retake = triaged(Path("retake"), make_prediction(passes("nv", 7, 0.2, 0)), BLURRED, policy)
+    urgent = triaged(Path("a urgent"), make_prediction(passes("mel", 7, 0.2, 0)), policy)
+    retake = triaged(Path("retake"), make_prediction(passes("nv", 7, 0.2, 0)), policy, BLURRED)
     rows = [
-        replace(row("a routine"), lesion="A"),
+        replace(row("a routine", policy), lesion="A"),
         retake,
         replace(urgent, lesion="A"),
-        replace(row("b routine"), lesion="B"),
+        replace(row("b routine", policy), lesion="B"),
         replace(failed(Path("b failed"), "unusable_image", "broken"), lesion="B"),
     ]
     names = ["a urgent", "a routine", "retake", "b failed", "b routine"]

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from clinic.tests.triage_rows import failed, fixed_policy
+from clinic.tests.triage_rows import failed
 from eulerlora.images.files import read_image
+from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_clinic.report.html import write_html_report
 from tests.damaged_images import contradictory_images, png_chunk
 from tests.icc_profiles import PROPHOTO, rgb_profile
@@ -35,7 +36,7 @@ def two_colours(width: int, height: int) -> Image.Image:
 def thumbnails(*paths: Path) -> list[Image.Image | None]:
     """The thumbnails in a report of the files, which are sorted by name."""
     report = paths[0].with_name("report.html")
-    write_html_report(report, [*map(failed, paths)], fixed_policy(), datetime.now(UTC))
+    write_html_report(report, [*map(failed, paths)], default_policy(), datetime.now(UTC))
     rows = report.read_text().split('<tbody class="result')[1:]
     return [opened(row) for row in rows]
 

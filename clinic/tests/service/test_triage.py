@@ -13,7 +13,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from clinic.tests.audit_entries import SECRET, verified
-from clinic.tests.service import conftest
+from clinic.tests.service.conftest import app_of
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
@@ -68,14 +68,10 @@ def with_distance_threshold(
     return EulerLoRA(replace(checkpoint, config=config), torch.device("cpu"))
 
 
-def app_of(model: EulerLoRA, chosen: Policy, audit: AuditLog | None = None) -> Any:
-    return conftest.app_of(model, policy=chosen, audit=audit)
-
-
 @pytest.fixture(scope="module")
 def urgent(five_classes) -> Iterator[TestClient]:
     """A client of a service that rates every malignant probability as urgent."""
-    with TestClient(app_of(five_classes, policy(urgent=1e-9))) as client:
+    with TestClient(app_of(five_classes, policy=policy(urgent=1e-9))) as client:
         yield client
 
 
@@ -123,7 +119,7 @@ def test_a_client_decides_on_the_json_of_an_answer_as_the_service_does(
 ) -> None:
     """Without trajectories it does not know whether they agree."""
     rules = policy(urgent=0.999)
-    with TestClient(app_of(five_classes, rules)) as client:
+    with TestClient(app_of(five_classes, policy=rules)) as client:
         for content, query in product((png, encoded(photo, "PNG")), ("mode=det", "samples=4")):
             asked = f"/triage?{query}&detail=trajectories"
             result = TriageResult.model_validate(client.post(asked, content=content).json())
@@ -154,7 +150,7 @@ def test_a_batch_has_the_answer_of_every_image_as_alone(urgent, png, photo) -> N
 
 def test_a_lesion_has_the_disposition_of_its_most_urgent_image(five_classes, png) -> None:
     dark = encoded(Image.new("RGB", (300, 200), (3, 3, 3)), "PNG")
-    with TestClient(app_of(five_classes, policy(urgent=1.0))) as client:
+    with TestClient(app_of(five_classes, policy=policy(urgent=1.0))) as client:
         images = (dark, png, b"no image", dark)
         body = post_batch(client, *images, query="mode=det&lesions=7,7,3,3").json()
         plain = post_batch(client, *images, query="mode=det").json()
@@ -182,7 +178,7 @@ def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
 ) -> None:
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path, SECRET)
-    with TestClient(app_of(five_classes, policy(urgent=1e-9), log)) as client:
+    with TestClient(app_of(five_classes, policy=policy(urgent=1e-9), audit=log)) as client:
         results = post_batch(client, png, png, b"no image").json()["results"]
         client.post("/triage", content=png, headers=HEADERS)
         metrics = client.get("/metrics").text
@@ -201,7 +197,7 @@ def test_the_audit_log_names_the_images_of_a_lesion_of_one_request(
 ) -> None:
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path, SECRET)
-    with TestClient(app_of(five_classes, policy(urgent=1.0), log)) as client:
+    with TestClient(app_of(five_classes, policy=policy(urgent=1.0), audit=log)) as client:
         for query in ("lesions=1,2,1", "lesions=1,2,1", ""):
             files = [("files", (name, png)) for name in "abc"]
             headers = {"X-Request-ID": "again"}
@@ -225,7 +221,9 @@ def test_an_unfamiliar_image_is_urgent_from_the_urgent_threshold_on(
     checkpoint, png, urgent: float, disposition: str
 ) -> None:
     dark = encoded(Image.new("RGB", (300, 200), (3, 3, 3)), "PNG")
-    with TestClient(app_of(with_distance_threshold(checkpoint, 0.0), policy(urgent))) as client:
+    with TestClient(
+        app_of(with_distance_threshold(checkpoint, 0.0), policy=policy(urgent))
+    ) as client:
         body, poor = (
             client.post("/triage?mode=det", content=content, headers=HEADERS).json()
             for content in (png, dark)
@@ -255,7 +253,7 @@ def test_a_far_image_is_never_urgent(
     model = with_distance_threshold(checkpoint, 0.0, msp)
     rules = policy(1e-9).model_copy(update={"unfamiliar": UnfamiliarRules(far=far, ood=ood)})
     query = "/triage?mode=det&detail=trajectories"
-    with TestClient(app_of(model, rules)) as client:
+    with TestClient(app_of(model, policy=rules)) as client:
         answer = client.post(query, content=png, headers=HEADERS).json()
         described = client.get("/triage/policy").json()["policy"]
     assert answer["prediction"]["ood"] is (msp == 1)
@@ -281,7 +279,7 @@ def test_mode_and_samples_default_to_those_of_the_policys_threshold(
     five_classes, png, mode: str, samples: int
 ) -> None:
     chosen = fitted(five_classes, mode, samples)
-    with TestClient(app_of(five_classes, chosen)) as client:
+    with TestClient(app_of(five_classes, policy=chosen)) as client:
         alone = client.post("/triage", content=png, headers=HEADERS).json()
         (in_batch,) = post_batch(client, png).json()["results"]
         described = client.get("/triage/policy").json()
@@ -303,7 +301,7 @@ def test_mode_and_samples_default_to_those_of_the_policys_threshold(
 
 
 def test_explicit_values_win_and_get_the_notice(five_classes, png) -> None:
-    with TestClient(app_of(five_classes, fitted(five_classes, "stoch", 2))) as client:
+    with TestClient(app_of(five_classes, policy=fitted(five_classes, "stoch", 2))) as client:
         for query, samples in (("samples=4", 4), ("mode=det", 1), ("mode=stoch&samples=8", 8)):
             body = client.post(f"/triage?{query}", content=png, headers=HEADERS).json()
             assert body["prediction"]["samples"] == samples
@@ -321,7 +319,7 @@ def test_an_answer_is_established_in_the_precisions_with_evidence_only(checkpoin
     both = exact.model_copy(update={"evidence": (*exact.evidence, measured)})
     notices = []
     for chosen in (exact, both):
-        with TestClient(app_of(rounded, chosen)) as client:
+        with TestClient(app_of(rounded, policy=chosen)) as client:
             body = client.post("/triage", content=png, headers=HEADERS).json()
         assert body["prediction"]["precision"] == "bfloat16"
         assert body["policy"]["established"] == (body["policy"]["notice"] is None)
@@ -332,7 +330,7 @@ def test_an_answer_is_established_in_the_precisions_with_evidence_only(checkpoin
 
 def test_the_policy_is_described_exactly(five_classes) -> None:
     chosen = policy(urgent=0.123456789)
-    with TestClient(app_of(five_classes, chosen)) as client:
+    with TestClient(app_of(five_classes, policy=chosen)) as client:
         response = client.get("/triage/policy")
     described = PolicyDescription.model_validate_json(response.content)
     assert policy_of(described.policy, "the service").hash == described.hash == chosen.hash

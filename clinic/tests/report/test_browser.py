@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from clinic.tests.triage_rows import fixed_policy, rows_of_all_kinds
 from eulerlora_clinic.policy import results as wording
+from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.report.html import write_html_report
+from eulerlora_clinic.report.ranking import TriageRow
 from tests.browser import TIMEOUT_MS, assert_accessible, chromium
 
 pytestmark = pytest.mark.browser
@@ -20,10 +21,9 @@ VALUES = {"target": "Malignant", "entropy": "Entropy", "mutual": "Mutual informa
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, policy = tmp_path_factory.mktemp("report"), fixed_policy()
-    path = folder / "report.html"
-    write_html_report(path, rows_of_all_kinds(folder, policy), policy, datetime.now(UTC))
+def report(rows: list[TriageRow], policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_html_report(path, rows, policy, datetime.now(UTC))
     return path
 
 
