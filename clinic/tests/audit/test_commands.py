@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from clinic.tests.audit_entries import SECRET, audit_entry, verified
-from eulerlora_clinic.audit import commands
-from eulerlora_clinic.audit import file as audit_file
 from eulerlora_clinic.audit.file import AuditFile, ChainEnd, Record
 from eulerlora_clinic.audit.log import AuditLog, chain_key
 from tests.program import refusal, run
@@ -119,14 +117,14 @@ def test_files_are_due_when_their_last_line_is_older_than_the_retention(
     older = path.with_name("older.jsonl")
     path.rename(older)
     after = ChainEnd(lines=4, mac=verified(older)[-1]["mac"])
-    monkeypatch.setattr(audit_file, "_now", lambda: "2026-05-31T10:00:00+00:00")
+    monkeypatch.setattr("eulerlora_clinic.audit.file._now", lambda: "2026-05-31T10:00:00+00:00")
     AuditFile(path, chain_key(SECRET), after, retention_months=240).close()
     done = run("audit", "due", path.parent)
     first, second = done.out.splitlines()
     assert first.startswith(f"{older}: ") and first.endswith("4 lines, kept")
     assert second == f"{path}: 2026-05-31 to 2026-05-31, 1 lines, due 2046-05-31"
     after_mac = verified(older, path)[-1]["mac"]
-    monkeypatch.setattr(commands, "datetime", Clock)
+    monkeypatch.setattr("eulerlora_clinic.audit.commands.datetime", Clock)
     done = run("audit", "due", path, older, "--months", "1")
     assert done.out.splitlines()[1].endswith("1 lines, DUE since 2026-06-30")
     assert done.out.splitlines()[2].endswith(f"--after {after_mac}")
@@ -148,7 +146,7 @@ def test_months_end_on_the_last_day_of_a_shorter_month(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, months: int, due: str
 ) -> None:
     path = tmp_path / "audit.jsonl"
-    monkeypatch.setattr(audit_file, "_now", lambda: "2127-08-31T10:00:00+00:00")
+    monkeypatch.setattr("eulerlora_clinic.audit.file._now", lambda: "2127-08-31T10:00:00+00:00")
     AuditFile(path, chain_key(SECRET), ChainEnd()).close()
     done = run("audit", "due", path, "--months", str(months))
     assert done.out.endswith(f"due {due}\n")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_clinic.audit import file as audit_file
 from eulerlora_clinic.audit.file import AuditFile, ChainEnd, newest_records, records
 from eulerlora_contract.errors import SettingsError, StorageError
 from tests.full_disk import file_size_limit
@@ -64,7 +63,7 @@ def test_a_new_file_is_private_and_starts_with_a_header(path: Path) -> None:
 def test_records_are_found_from_the_last_one_on_across_blocks_and_files(
     path: Path, monkeypatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(audit_file, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("eulerlora_clinic.audit.file._BLOCK_BYTES", block_bytes)
     write(path, "a", "b", "wanted 1", "c", "wanted 2", "changed wanted")
     older = path.with_name("older")
     path.rename(older)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from clinic.tests.audit_entries import SECRET, audit_entry, verified
-from eulerlora_clinic.audit import file as audit_file
 from eulerlora_clinic.audit.file import AuditFile
 from eulerlora_clinic.audit.log import AuditLog
 from eulerlora_clinic.policy import policy
@@ -99,7 +98,7 @@ def test_a_line_of_a_triage_contains_disposition_and_policy(log, path: Path) -> 
 
 def test_entries_that_arrive_during_a_write_are_written_together(path: Path, monkeypatch) -> None:
     busy, free, synced = threading.Event(), threading.Event(), []
-    sync = audit_file.os.fdatasync
+    sync = os.fdatasync
 
     def slow(descriptor: int) -> None:
         synced.append(descriptor)
@@ -117,7 +116,7 @@ def test_entries_that_arrive_during_a_write_are_written_together(path: Path, mon
         await asyncio.gather(first, *others)
 
     with open_log(path) as log:
-        monkeypatch.setattr(audit_file.os, "fdatasync", slow)
+        monkeypatch.setattr(os, "fdatasync", slow)
         asyncio.run(many(log))
         monkeypatch.undo()
     assert ids(path) == ["first", *(f"r{n}" for n in range(50))]
@@ -143,7 +142,7 @@ def test_an_entry_cancelled_before_its_write_is_not_recorded(path: Path, monkeyp
         await asyncio.gather(first, last)
 
     with open_log(path) as log:
-        monkeypatch.setattr(audit_file.os, "fdatasync", slow)
+        monkeypatch.setattr(os, "fdatasync", slow)
         asyncio.run(one_leaves(log))
         monkeypatch.undo()
     assert ids(path) == ["stays", "stays too"]
@@ -254,7 +253,7 @@ def test_a_failed_sync_leaves_no_line(log, path: Path, monkeypatch) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(audit_file.os, "fdatasync", broken)
+        patch.setattr(os, "fdatasync", broken)
         with raises_problem("audit_unavailable"):
             record(log, "refused")
     record(log, "after")

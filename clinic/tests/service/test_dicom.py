@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from eulerlora_clinic.service import dicom
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import Problem
 from service.decoding.decode import decode
@@ -231,7 +230,7 @@ def test_other_attributes_are_refused_without_their_values(photo, attributes) ->
 def test_other_transfer_syntaxes_are_refused_before_anything_is_parsed(
     photo, syntax, monkeypatch
 ) -> None:
-    monkeypatch.setattr(dicom, "_parsed", None)
+    monkeypatch.setattr("eulerlora_clinic.service.dicom._parsed", None)
     data = dicom_file(photo.tobytes()).replace(EXPLICIT.encode() + b"\0", padded(syntax), 1)
     with raises_problem("unsupported_media", match="expected the DICOM transfer syntax") as caught:
         header_of(data, LIMITS)
@@ -356,7 +355,8 @@ def test_a_missing_library_ends_the_start_with_the_extra(monkeypatch) -> None:
 def test_the_environment_variable_switches_it_on(monkeypatch) -> None:
     for text, is_accepted in (("true", True), ("false", False)):
         monkeypatch.setenv("EULERLORA_SERVE_IMAGES__DICOM", text)
-        assert (dicom.DICOM in effective_settings().images.containers) == is_accepted
+        containers = effective_settings().images.containers
+        assert [container.name for container in containers] == ["DICOM"] * is_accepted
     monkeypatch.setenv("EULERLORA_SERVE_IMAGES__DICOM", "perhaps")
     with pytest.raises(SettingsError, match="dicom"):
         effective_settings()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eulerlora_lab.ray_serve import retry
 from eulerlora_lab.ray_serve.retry import middlewares
 
 PIECES = (b"abc", b"def", b"")
@@ -77,7 +76,7 @@ def sent(app: ASGIApp, pieces: tuple[bytes, ...] = PIECES, connected: bool = Tru
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_PAUSE_S", 0)
+    monkeypatch.setattr("eulerlora_lab.ray_serve.retry._PAUSE_S", 0)
 
 
 @pytest.mark.parametrize("reads", [0, 1, 2, 3])
@@ -102,7 +101,7 @@ def test_a_client_that_has_gone_gets_no_further_attempt() -> None:
 def test_a_body_that_is_too_long_to_keep_arrives_whole_but_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retry, "_MAX_BYTES", 4)
+    monkeypatch.setattr("eulerlora_lab.ray_serve.retry._MAX_BYTES", 4)
     assert sent(Attempts())[-1]["body"] == b"/predict/changed abcdef"
     app = Attempts(lost)
     assert sent(app) == []

@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint import files
 from eulerlora.checkpoint.config import BackboneConfig
 from eulerlora.checkpoint.files import (
     Checkpoint,
@@ -121,7 +120,8 @@ def test_files_that_change_during_a_load_are_refused_or_those_of_the_revision(
         shutil.copy(tmp_path / "other" / name, checkpoint_copy)
         return read_backbone_weights(path, *arguments)
 
-    monkeypatch.setattr(files, "read_backbone_weights", read_backbone_after_a_change)
+    read = "eulerlora.checkpoint.files.read_backbone_weights"
+    monkeypatch.setattr(read, read_backbone_after_a_change)
     if name == CONFIG:
         loaded = load_checkpoint(checkpoint_copy)
         assert (loaded.revision, revision_of(loaded.config)) == (before, before)

@@ -7,11 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.plugins import onnx_export
-from eulerlora_contract.errors import NonFiniteError
 from tests.eulerlora.exchange.conftest import det_probabilities
-from tests.program import run
+from tests.program import refusal, run
 
 ONNX_OPTIONS: dict[str, object] = {
     "layers": 1, "layer_scale": True, "registers": 2, "pre_norm": True, "pooling": "mean",
@@ -38,6 +35,6 @@ def test_a_graph_with_other_probabilities_is_an_error(
     make_checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: None)
-    monkeypatch.setattr(onnx_export, "_difference", lambda *_: float("nan"))
-    with pytest.raises(NonFiniteError):
-        onnx_export.export_onnx(load_checkpoint(make_checkpoint()), tmp_path)
+    monkeypatch.setattr("eulerlora.plugins.onnx_export._difference", lambda *_: float("nan"))
+    refusal("export", make_checkpoint(), "--format", "onnx", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -16,7 +16,6 @@ from tests.training.data.public_layouts import (
     write_pictures,
     write_table,
 )
-from training.adaptation import train
 from training.data.dataset import DataSettings, LabelTable
 from training.data.datasets import read_dataset, read_ood_set
 from training.data.images import ImageParts
@@ -37,7 +36,7 @@ def test_a_published_layout_is_read_or_refused_with_the_command_that_reads_it(
         found.append(read_dataset(recipe.data, data, skip))
         return True
 
-    monkeypatch.setattr(train, "check_data", read)
+    monkeypatch.setattr("training.adaptation.train.check_data", read)
     layout.write(folder)
     done = run("train", "imagefolder", "--data", folder / layout.path, "--check")
     assert (done.status == 0) == layout.at_once
