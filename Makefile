@@ -15,6 +15,7 @@ SERVE_LOCK := requirements/serve.lock
 TRAIN_LOCK := requirements/train.lock
 TEST_LOCK := requirements/test.lock
 SBOM_LOCK := requirements/sbom.lock
+TWINE_LOCK := requirements/twine.lock
 UV_LOCK := requirements/uv.lock
 DOCS_LOCK := requirements/docs.lock
 
@@ -194,6 +195,7 @@ lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
 	  lab/pyproject.toml
 	$(COMPILE) --constraint $(TEST_LOCK) --group pyproject.toml:docs --output-file $(DOCS_LOCK)
 	echo "cyclonedx-bom>=7" | $(COMPILE) --output-file $(SBOM_LOCK) -
+	echo "twine>=6.2" | $(COMPILE) --output-file $(TWINE_LOCK) -
 	echo "uv>=0.8" | $(COMPILE) --output-file $(UV_LOCK) -
 
 LOWEST_PYTHON ?= python3.11
@@ -214,7 +216,7 @@ BUILD := $(UV) build --quiet --out-dir dist --build-constraints $(CLIENT_LOCK) -
 BUILD_FOLDERS := clinic/build eulerlora_client/build eulerlora_contract/build lab/build
 
 .PHONY: dist
-dist: $(UV) ## build the wheels of all distributions and the sources of `eulerlora` in dist/
+dist: $(UV) ## build and check the wheels of all distributions and the sources of `eulerlora` in dist/
 	rm -rf dist $(BUILD_FOLDERS)
 	$(BUILD) --wheel eulerlora_contract
 	$(BUILD) --wheel eulerlora_client
@@ -222,6 +224,9 @@ dist: $(UV) ## build the wheels of all distributions and the sources of `eulerlo
 	$(BUILD) --wheel clinic
 	$(BUILD) --wheel lab
 	rm -rf $(BUILD_FOLDERS)
+	$(UV) venv --quiet --clear --python $(PYTHON) build/twine
+	$(UV) pip install --quiet --python build/twine --require-hashes --requirement $(TWINE_LOCK)
+	build/twine/bin/twine check --strict dist/*
 
 # $(call check_wheels,NAME,WHEELS): installs wheels in a clean environment build/NAME, and uses them.
 check_wheels = $(UV) venv --quiet --clear --python $(PYTHON) build/$(1) && \
