@@ -44,8 +44,8 @@ class Rows:
     Attributes:
         image: (rows,) int64, index of the image in the batch, non-decreasing.
         adapter: (rows,) int64, index of the adapter whose head the row uses.
-        counts: Number of rows of each image, in order; empty for rows that are never split, which
-            are distinct rows and those of a compiled pass.
+        counts: Number of rows of each image, in order; empty for rows that are never split:
+            distinct rows, those of a compiled pass, and those of a divided one.
         positions: (groups, rows of each) int64, every row once, in groups of rows of one adapter:
             one group for each adapter if all have equally many rows, and otherwise as few groups of
             equal size as possible. A pass computes the rows in this order.
@@ -138,15 +138,26 @@ class Rows:
             while last < len(self.counts) and stop + self.counts[last] - start <= max_rows:
                 stop += self.counts[last]
                 last += 1
-            rows = slice(start, stop)
-            renumbered = Rows(
-                self.image[rows] - first,
-                self.adapter[rows],
-                self.counts[first:last],
-                upload(_positions(adapter[rows]), self.adapter.device),
-            )
-            yield RowPart(slice(first, last), rows, renumbered)
+            counts = self.counts[first:last]
+            yield self._part(slice(first, last), slice(start, stop), adapter, counts)
             first, start = last, stop
+
+    def divided(self, parts: int) -> Iterator["RowPart"]:
+        """Yields at most `parts` parts of nearly equal size, which may divide images."""
+        size = math.ceil(len(self) / parts)
+        image = self.image.tolist()
+        for start in range(0, len(self), size):
+            rows = slice(start, min(start + size, len(self)))
+            images = slice(image[rows.start], image[rows.stop - 1] + 1)
+            yield self._part(images, rows, self.adapter)
+
+    def _part(
+        self, images: slice, rows: slice, adapter: Tensor, counts: tuple[int, ...] = ()
+    ) -> "RowPart":
+        """Of consecutive rows; `adapter` is that of all rows, on the CPU."""
+        positions = upload(_positions(adapter[rows]), self.adapter.device)
+        renumbered = Rows(self.image[rows] - images.start, self.adapter[rows], counts, positions)
+        return RowPart(images, rows, renumbered)
 
 
 def padded(values: Tensor, count: int) -> Tensor:
@@ -174,7 +185,7 @@ class ViewedRows:
 
 @dataclass(frozen=True)
 class RowPart:
-    """Consecutive images of a batch with all their rows.
+    """Consecutive rows of a batch, and the images that they use.
 
     Attributes:
         images: Their positions in the batch.

@@ -5,6 +5,10 @@ rows, coefficients) -> (pooled, features), for any number of rows and images and
 Torch computes what is small: the embeddings of the patches, in float32 in any precision, and the
 heads, which may be those of any method.
 
+A pass divides its rows among streams, which wait for each other only at its end; threads that share
+operations wait for the slowest one after each of them. There are as many streams as adapters, so
+that a single image has rows for all of them, or fewer if there are fewer threads.
+
 A graph is traced and converted once and kept in the user's cache folder. Whatever its origin, it is
 compared with torch before it is used.
 """
@@ -14,8 +18,8 @@ import inspect
 import os
 import shutil
 import sys
-import threading
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -95,8 +99,10 @@ class OpenVinoRuntime(Runtime):
             )
         if settings.precision == "bfloat16":
             remove_key_biases(network)
-        self._requests = threading.local()
-        self._graph = _checked_graph(network, settings.precision, digest)
+        self._threads = torch.get_num_threads()
+        self._streams = min(self._threads, network.settings.adapters)
+        self._requests: list[list[openvino.InferRequest]] = []  # of passes that have ended
+        self._graph = _checked_graph(network, settings.precision, digest, self._streams)
         super().__init__(network, device, settings)
 
     def free_unread_weights(self) -> None:
@@ -105,10 +111,15 @@ class OpenVinoRuntime(Runtime):
             blocks.to("meta")
 
     def _pass(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
-        request = getattr(self._requests, "of_thread", None)
-        if request is None:  # a request can run once at a time
-            request = self._requests.of_thread = self._graph.create_infer_request()
-        return _outputs(self.network, request, images, rows, draws)
+        try:
+            requests = self._requests.pop()
+        except IndexError:
+            requests = [self._graph.create_infer_request() for _ in range(self._streams)]
+        # Another pass may run on the threads that this one may not use.
+        streams = max(1, self._streams * torch.get_num_threads() // self._threads)
+        output = _outputs(self.network, requests[:streams], images, rows, draws)
+        self._requests.append(requests)  # not after an error, when some may still run
+        return output
 
 
 class _Blocks(nn.Module):
@@ -133,30 +144,36 @@ class _Blocks(nn.Module):
         return pooled, features
 
 
-def _graph_inputs(
-    network: AdaptedVisionTransformer, images: Tensor, rows: Rows, draws: RowDraws
-) -> tuple[Tensor, ...]:
+def _graph_inputs(patches: Tensor, rows: Rows, draws: RowDraws) -> tuple[Tensor, ...]:
     """The arguments of `_Blocks`."""
-    coefficients = draws.blocks[COEFFICIENTS]
-    return network.patches(images), rows.image, rows.adapter, rows.positions, coefficients
+    return patches, rows.image, rows.adapter, rows.positions, draws.blocks[COEFFICIENTS]
 
 
 def _outputs(
     network: AdaptedVisionTransformer,
-    request: openvino.InferRequest,
+    requests: Sequence[openvino.InferRequest],
     images: Tensor,
     rows: Rows,
     draws: RowDraws,
 ) -> NetworkOutput:
-    inputs = _graph_inputs(network, images, rows, draws)
-    arrays = [np.ascontiguousarray(values.detach().numpy()) for values in inputs]
-    results = request.infer(arrays, share_inputs=True)
-    pooled, features = (torch.from_numpy(values) for values in results.to_tuple())
+    """Runs a part of the rows by each request, at the same time."""
+    patches = network.patches(images)
+    parts = list(rows.divided(len(requests)))
+    used = requests[: len(parts)]
+    for request, part in zip(used, parts, strict=True):
+        inputs = _graph_inputs(patches[part.images], part.renumbered, draws.rows(part.rows))
+        arrays = [np.ascontiguousarray(values.detach().numpy()) for values in inputs]
+        request.start_async(arrays, share_inputs=True)
+    results = []
+    for request in used:
+        request.wait()
+        results.append([torch.from_numpy(output.data) for output in request.output_tensors])
+    pooled, features = map(torch.cat, zip(*results, strict=True))
     return NetworkOutput(network.heads(pooled, rows.adapter, draws.head), features)
 
 
 def _checked_graph(
-    network: AdaptedVisionTransformer, precision: Precision, digest: str
+    network: AdaptedVisionTransformer, precision: Precision, digest: str, streams: int
 ) -> openvino.CompiledModel:
     """The compiled graph of a network, of the cache or converted.
 
@@ -165,7 +182,7 @@ def _checked_graph(
     folder = _cache_folder(network, precision, digest)
     if folder.is_dir():
         with suppress(RuntimeError):  # of a damaged file
-            graph = _compiled(_CORE.read_model(folder / _GRAPH_FILE), precision)
+            graph = _compiled(_CORE.read_model(folder / _GRAPH_FILE), precision, streams)
             if _fault(network, graph, precision) is None:
                 return graph
         shutil.rmtree(folder, ignore_errors=True)
@@ -173,7 +190,7 @@ def _checked_graph(
     _store(converted, folder)
     with suppress(RuntimeError):  # the constants are then pages of the file, not torch's weights
         converted = _CORE.read_model(folder / _GRAPH_FILE)
-    graph = _compiled(converted, precision)
+    graph = _compiled(converted, precision, streams)
     fault = _fault(network, graph, precision)
     if fault is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -188,7 +205,7 @@ def _converted(network: AdaptedVisionTransformer) -> openvino.Model:
     openvino-telemetry.
     """
     images, rows, draws = _inputs(network, _TRACED)
-    inputs = _graph_inputs(network, images, rows, draws)
+    inputs = _graph_inputs(network.patches(images), rows, draws)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the number of rows is no constant of the trace: `_fault`
         traced = torch.jit.trace(_Blocks(network).eval(), inputs, check_trace=False)
@@ -204,9 +221,9 @@ def _converted(network: AdaptedVisionTransformer) -> openvino.Model:
     return graph
 
 
-def _compiled(graph: openvino.Model, precision: Precision) -> openvino.CompiledModel:
+def _compiled(graph: openvino.Model, precision: Precision, streams: int) -> openvino.CompiledModel:
     settings = {
-        "NUM_STREAMS": 1,
+        "NUM_STREAMS": streams,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
         "ENABLE_CPU_PINNING": False,  # the kernel moves threads away from busy cores
@@ -221,7 +238,7 @@ def _fault(
     """How the probabilities of a graph differ from those of torch in float32, or None."""
     arguments = _inputs(network, _COMPARED)
     expected = network(*arguments).softmax(dim=-1)
-    outputs = _outputs(network, graph.create_infer_request(), *arguments)
+    outputs = _outputs(network, [graph.create_infer_request()], *arguments)
     difference = (outputs.logits.softmax(dim=-1) - expected).abs().max().item()
     tolerance = TOLERANCES[precision]
     if difference <= tolerance:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,19 @@ def decided(
     return decide_runtime(network, CPU, RuntimeSettings(runtime=runtime), digest)
 
 
+@pytest.fixture(params=[1, 2, 8])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("adapters", [1, 3])
-def test_any_number_of_members_has_the_outputs_of_torch(adapters: int, images: Tensor) -> None:
+def test_any_number_of_members_and_threads_has_the_outputs_of_torch(
+    adapters: int, images: Tensor
+) -> None:
     settings = AdapterSettings(adapters=adapters, rank=4, min_rank=2)
     network = random_network(settings)
     draws = [Draw(), Draw(mode="stoch", samples=3, seed=1), Draw()]
@@ -134,6 +146,7 @@ def test_rows_of_several_passes_have_the_outputs_of_one(images: Tensor) -> None:
         torch.testing.assert_close(runtime(images, rows, draws), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.usefixtures("threads")
 def test_threads_run_passes_at_the_same_time(images: Tensor) -> None:
     network = random_network()
     rows, draws = Rows.of([1], 2), network.draw_rows([Draw()])
