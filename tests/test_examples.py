@@ -25,9 +25,11 @@ from typing import Any
 import nbformat
 import pytest
 import torch
+import yaml
 from matplotlib import pyplot
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from PIL import Image
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from torch import Tensor, nn
@@ -43,6 +45,7 @@ from transformers import (
 
 from eulerlora import EulerLoRA
 from eulerlora.peft import EulerLoraConfig, sampling
+from eulerlora_contract import __version__
 from examples.notebooks import NOTEBOOKS, executed, notebook
 from service.http.protocol import protocol_of
 from tests.server_process import LONG_TIMEOUTS, START_S, wait_until
@@ -144,6 +147,27 @@ def test_pictures_of_other_kinds_are_unfamiliar(
 ) -> None:
     run("unknown_pictures.py", monkeypatch)
     assert_printed(shown("unknown_pictures.py"), capsys.readouterr().out)
+
+
+def test_the_application_of_the_space_answers_as_the_model_does() -> None:
+    """Without Gradio, which no lock has."""
+    answer = runpy.run_path(str(EXAMPLES / "space" / "app.py"))["answer"]
+    with Image.open(EXAMPLES.parent / "docs" / "images" / "example-lesion.jpg") as lesion:
+        probabilities, _ = answer(lesion, 4)
+        expected = EulerLoRA.default().predict(lesion, mode="stoch", samples=4)
+    assert list(probabilities.values()) == expected.probabilities[0].tolist()
+    assert max(probabilities, key=probabilities.get) == expected.labels[0]
+    noise = Image.effect_noise((64, 64), 100).convert("RGB")
+    assert answer(noise, 4)[0] is None  # an unfamiliar picture has no figures
+
+
+def test_the_space_names_its_program_and_this_version() -> None:
+    space = EXAMPLES / "space"
+    front = yaml.safe_load((space / "README.md").read_text().split("---\n")[1])
+    assert front["sdk"] == "gradio"
+    assert (space / front["app_file"]).is_file()
+    assert len(front["short_description"]) <= 60
+    assert (space / "requirements.txt").read_text() == f"eulerlora=={__version__}\n"
 
 
 @pytest.mark.slow
