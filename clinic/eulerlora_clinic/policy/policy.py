@@ -256,7 +256,7 @@ class UnfamiliarRules(Settings):
     ood: bool
 
     def is_far(self, unfamiliar: _Flags, beyond: _Flags, ood: _Flags) -> _Flags:
-        """1 if an image is far, else 0; NaN if an argument that matters is unknown.
+        """1 if an image is far, else 0; NaN if an argument is unknown, `ood` only if it counts.
 
         `beyond`: whether the feature distance reaches `far`.
         """
@@ -748,7 +748,7 @@ def policy_of(content: Mapping[str, Any], name: str) -> Policy:
     try:
         return Policy.model_validate(content, extra="ignore")
     except ValidationError as error:
-        raise SettingsError(f"{name}: {first_error(error, Policy)}") from error
+        raise SettingsError(f"{name}: {first_error(error)}") from error
 
 
 def parse_policy(text: str, name: str) -> Policy:

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -248,12 +248,14 @@ def test_a_deleted_file_refuses_every_request(log, path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_failed_sync_leaves_no_line(log, path: Path, monkeypatch) -> None:
-    def broken(_: int) -> None:
+@pytest.mark.parametrize("calls", [("fdatasync",), ("fdatasync", "ftruncate")])
+def test_a_failed_sync_leaves_no_line(log, path: Path, monkeypatch, calls: Sequence[str]) -> None:
+    def broken(*_: int) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", broken)
+        for call in calls:
+            patch.setattr(os, call, broken)
         with raises_problem("audit_unavailable"):
             record(log, "refused")
     record(log, "after")

@@ -12,6 +12,9 @@ from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_contract.answers import Reason
 from tests.eulerlora.sampling.test_adaptive import ROWS, SUMMARY, ends, log_odds, trajectories_of
 
+DISTANCE = FlaggedScore(torch.tensor([30.0]), 20.0, torch.tensor([True]))
+UNFAMILIAR = replace(SUMMARY, ood_scores={**SUMMARY.ood_scores, "feature_distance": DISTANCE})
+
 
 def policy_of(**changes: object) -> Policy:
     """A policy whose thresholds no answer of these tests is near, with other tables or keys."""
@@ -57,12 +60,22 @@ def test_trajectories_that_agree_need_a_margin() -> None:
 def test_a_distance_near_far_matters_only_if_the_image_could_be_urgent(
     urgent: float, needed: bool
 ) -> None:
-    distance = FlaggedScore(torch.tensor([30.0]), 20.0, torch.tensor([True]))
-    summary = replace(SUMMARY, ood_scores={**SUMMARY.ood_scores, "feature_distance": distance})
     for far in (29.0, 31.0):
         rules = {"far": far, "ood": False}
         policy = policy_of(target={"routine": 0.1, "urgent": urgent}, unfamiliar=rules)
         settled = policy.settled(("a", "b", "c"))
         rule = StoppingRule(msp=0.6, feature_distance=20.0, settled=settled)
-        assert ends(summary, rule, feature_distance=0.9)
-        assert ends(summary, rule, feature_distance=1.1) is not needed
+        assert ends(UNFAMILIAR, rule, feature_distance=0.9)
+        assert ends(UNFAMILIAR, rule, feature_distance=1.1) is not needed
+
+
+@pytest.mark.parametrize(
+    ("ood", "msp", "is_settled"), [(True, 0.6, True), (False, 0.6, False), (True, None, False)]
+)
+def test_the_target_does_not_matter_for_an_image_that_its_msp_makes_far(
+    ood: bool, msp: float | None, is_settled: bool
+) -> None:
+    rules = {"far": 31.0, "ood": ood}
+    policy = policy_of(target={"routine": 0.1, "urgent": 0.49}, unfamiliar=rules)
+    rule = StoppingRule(msp, feature_distance=20.0, settled=policy.settled(("a", "b", "c")))
+    assert ends(UNFAMILIAR, rule, log_odds=0.1) is is_settled
