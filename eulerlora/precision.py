@@ -31,6 +31,10 @@ _ROWS = {"cpu": 8, "cuda": 128}
 """Rows of the timed blocks: on a CPU those of an answer of two adapters with four samples, on a GPU
 those of a full batch, so that computing and not launching kernels takes the time.
 """
+_TIMED_DRAW = Draw(mode="stoch", samples=2)
+"""Of the image by which runtimes are compared, with few rows because every start runs it. Mode det
+has so few that its times differ more between runs than between runtimes.
+"""
 _TIMED_S = 0.3
 """Time for which the runs are repeated."""
 _MAX_SLOWDOWN = 3.0
@@ -80,8 +84,8 @@ def decide_runtime(
 ) -> RuntimeDecision:
     """Makes the runtime of a network.
 
-    `auto` is OpenVINO if it can run the network and takes less CPU time than torch for an image in
-    mode `det`, and otherwise torch.
+    `auto` is OpenVINO if it can run the network and takes less CPU time than torch for an image
+    (`_TIMED_DRAW`), and otherwise torch.
 
     Args:
         network: In float32; it belongs to the runtime, which changes or frees weights.
@@ -106,8 +110,8 @@ def decide_runtime(
     plain = TorchRuntime(network, device, settings)
     plain_ms, other_ms = _pass_times_ms(plain, other)
     reason = (
-        f"mode det of an image takes {other_ms:.2f} ms of CPU by {other.name} and "
-        f"{plain_ms:.2f} ms by {plain.name}"
+        f"{_TIMED_DRAW.samples} samples of an image take {other_ms:.2f} ms of CPU by {other.name} "
+        f"and {plain_ms:.2f} ms by {plain.name}"
     )
     if other_ms > _WORTHWHILE * plain_ms:
         return RuntimeDecision(plain, reason)
@@ -121,7 +125,7 @@ def _pass_times_ms(plain: Runtime, other: Runtime) -> tuple[float, float]:
     Both run on all their threads: a graph has a fixed number, and time for which threads wait for
     each other is lost to other requests too.
     """
-    draw = Draw()
+    draw = _TIMED_DRAW
 
     def pass_of(runtime: Runtime) -> Callable[[], object]:
         size = runtime.network.backbone.settings.image_size

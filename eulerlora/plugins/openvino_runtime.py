@@ -180,17 +180,17 @@ def _checked_graph(
     Raises SettingsError if a converted graph gives other probabilities than torch.
     """
     folder = _cache_folder(network, precision, digest)
-    if folder.is_dir():
+    kept = folder / _GRAPH_FILE
+    if kept.is_file():
         with suppress(RuntimeError):  # of a damaged file
-            graph = _compiled(_CORE.read_model(folder / _GRAPH_FILE), precision, streams)
+            graph = _compiled(kept, precision, streams)
             if _fault(network, graph, precision) is None:
                 return graph
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     converted = _converted(network)
     _store(converted, folder)
-    with suppress(RuntimeError):  # the constants are then pages of the file, not torch's weights
-        converted = _CORE.read_model(folder / _GRAPH_FILE)
-    graph = _compiled(converted, precision, streams)
+    # The constants of a file are its pages, not torch's weights.
+    graph = _compiled(kept if kept.is_file() else converted, precision, streams)
     fault = _fault(network, graph, precision)
     if fault is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -221,13 +221,18 @@ def _converted(network: AdaptedVisionTransformer) -> openvino.Model:
     return graph
 
 
-def _compiled(graph: openvino.Model, precision: Precision, streams: int) -> openvino.CompiledModel:
+def _compiled(
+    graph: openvino.Model | Path, precision: Precision, streams: int
+) -> openvino.CompiledModel:
+    """Compiles a graph; one of a file once, and what was compiled is kept beside it."""
     settings = {
         "NUM_STREAMS": streams,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
         "ENABLE_CPU_PINNING": False,  # the kernel moves threads away from busy cores
     }
+    if isinstance(graph, Path):
+        settings |= {"CACHE_DIR": str(graph.parent), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return _CORE.compile_model(graph, "CPU", settings)
 
 

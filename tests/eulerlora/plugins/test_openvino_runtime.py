@@ -347,6 +347,16 @@ def test_a_damaged_graph_is_made_anew(damage: str, cache: Path, traces: list[obj
     assert weights.read_bytes() == content
 
 
+def test_a_damaged_compiled_graph_is_compiled_anew(cache: Path, traces: list[object]) -> None:
+    decided(random_network(), "openvino")
+    (compiled,) = cache.glob("*/*.blob")
+    content = compiled.read_bytes()
+    compiled.write_bytes(content[: len(content) // 2])
+    assert decided(random_network(), "openvino").runtime.name == "openvino"
+    assert len(compiled.read_bytes()) == len(content)
+    assert len(traces) == 1
+
+
 def test_a_cache_that_cannot_be_written_is_not_used(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
