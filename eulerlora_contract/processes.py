@@ -1,4 +1,4 @@
-"""The start of Python processes, and the protection of processes that hold secrets.
+"""The start of Python processes, their freed memory, and the protection of those that hold secrets.
 
 Every Python process of the program starts here: isolated from the working folder, whose files are
 not the program's, and from the environment, which may hold secrets.
@@ -59,6 +59,12 @@ def module_path() -> list[str]:
             sources = str(Path(__file__).resolve().parents[1])
             return [*filter(None, others), *([] if sources in others else [sources])]
     return [*filter(None, sys.path)]
+
+
+def trim_memory() -> None:
+    """Returns to the system what the C library keeps of freed memory; glibc only."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def protect_memory() -> None:

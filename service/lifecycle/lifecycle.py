@@ -19,6 +19,7 @@ from torch import Tensor
 from eulerlora.inference import InferenceModel
 from eulerlora_contract.errors import CheckpointError, EulerLoRAError, SettingsError
 from eulerlora_contract.problems import NotReady
+from eulerlora_contract.processes import trim_memory
 from service.decoding.pool import DecoderPool
 from service.extensions import Extension, load_extensions
 from service.inference.engine import (
@@ -228,7 +229,9 @@ class Lifecycle:
 
         def run() -> _Result:
             torch.set_num_threads(self._threads)
-            return load()
+            loaded = load()
+            trim_memory()
+            return loaded
 
         return await run_in_daemon_thread(run)
 
