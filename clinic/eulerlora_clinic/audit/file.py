@@ -192,7 +192,7 @@ class AuditFile:
         size = self._size
         with storage_errors(self.path):
             self._write(bytes(_TRIAL_BYTES))
-            self._size, self._has_partial_write = size, True
+            self._size = size
             self._truncate()
 
     def is_rotated(self) -> bool:
@@ -262,13 +262,13 @@ class AuditFile:
                 position, content = position + written, content[written:]
             os.fdatasync(self._descriptor)
         except OSError:
-            self._has_partial_write = True
             with suppress(OSError):  # otherwise the next write does it
                 self._truncate()
             raise
         self._size = position
 
     def _truncate(self) -> None:
+        self._has_partial_write = True
         os.ftruncate(self._descriptor, self._size)
         self._has_partial_write = False
 

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import hmac
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,22 @@ def test_a_full_disk_at_start_is_reported_with_the_file(path: Path) -> None:
         opened(path)
     assert str(path) in str(caught.value)
     opened(path).close()
+
+
+def test_a_trial_that_cannot_be_removed_is_removed_by_the_next_write(
+    path: Path, monkeypatch
+) -> None:
+    def broken(*_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = opened(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", broken)
+        with pytest.raises(StorageError):
+            file.check_writable()
+    file.append([{"kind": "decision"}])
+    file.close()
+    assert kinds(path) == ["header", "decision"]
 
 
 def test_a_line_over_the_limit_is_not_written(path: Path) -> None:

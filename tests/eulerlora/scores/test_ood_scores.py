@@ -1,6 +1,7 @@
 """OOD scores; feature distances against scikit-learn, scipy, pytorch-ood; damaged files."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,9 +140,12 @@ def test_the_statistics_are_class_means_and_a_covariance_shrunk_to_its_diagonal(
     np.testing.assert_allclose(actual.diagonal(), expected.diagonal(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e6])  # products of the latter would cancel digits
 def test_the_distance_is_scipys_mahalanobis_distance_to_the_nearest_mean(
-    statistics: FeatureStatistics, features: Tensor
+    statistics: FeatureStatistics, features: Tensor, offset: float
 ) -> None:
+    features = features + offset
+    statistics = replace(statistics, means=statistics.means + offset)
     inverse = np.linalg.inv(statistics.covariance.double().numpy())
     expected = cdist(features, statistics.means, "mahalanobis", VI=inverse).min(axis=1)
     distance = FeatureDistance(statistics)

@@ -85,11 +85,12 @@ def test_images_with_different_numbers_of_samples_have_the_summary_of_theirs(
             torch.testing.assert_close(actual.ood_scores[name].value[index], score[0])
 
 
-def test_an_image_behind_others_keeps_its_samples_and_is_filled_with_nan() -> None:
+def test_an_image_behind_others_keeps_its_samples_and_is_filled_with_nan_and_view_0() -> None:
     few, many = random_trajectories(2, 1, seed=1), random_trajectories(3, 4, seed=2)
     both = Trajectories.cat([few, many])
     assert both.samples.tolist() == [1, 1, 4, 4, 4]
     assert both.log_probabilities[:2, :, 1:].isnan().all()
+    assert not both.views[:2, :, 1:].any()
     both.check_finite()
     for part, images in ((few, slice(2)), (many, slice(2, None))):
         torch.testing.assert_close(
