@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from eulerlora_clinic.monitoring import LogFile, oldest_first
@@ -183,17 +184,19 @@ class AuditFile:
         self.end = end
 
     def check_writable(self) -> None:
-        """Writes TRIAL_BYTES after the last line and removes them.
+        """Writes _TRIAL_BYTES to a temporary file beside the log, of which readers see nothing.
 
         Raises:
             StorageError: As `append`.
+            OSError: If the folder cannot be written; the log then cannot be rotated either.
         """
         self._check_unmodified()
-        size = self._size
-        with storage_errors(self.path):
-            self._write(bytes(_TRIAL_BYTES))
-            self._size = size
-            self._truncate()
+        with storage_errors(self.path), TemporaryFile(dir=self.path.resolve().parent) as trial:
+            if self._has_partial_write:
+                self._truncate()
+            trial.write(bytes(_TRIAL_BYTES))
+            trial.flush()
+            os.fdatasync(trial.fileno())
 
     def is_rotated(self) -> bool:
         """True if the file was renamed and its path is now missing or an empty file."""

@@ -86,6 +86,21 @@ def test_a_file_system_without_locks_is_refused(path: Path, monkeypatch) -> None
         opened(path)
 
 
+def test_a_trial_removes_what_a_failed_write_left(path: Path, monkeypatch) -> None:
+    def broken(*_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = opened(path)
+    with monkeypatch.context() as patch:
+        for name in ("fdatasync", "ftruncate"):
+            patch.setattr(f"os.{name}", broken)
+        with pytest.raises(StorageError):
+            file.append([{"kind": "decision", "name": "a"}])
+    file.check_writable()
+    file.close()
+    assert kinds(path) == ["header"]
+
+
 @pytest.mark.parametrize("size", [1, 40, -1])
 def test_an_incomplete_line_is_removed_and_the_repair_recorded(
     path: Path, caplog, size: int

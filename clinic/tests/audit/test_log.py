@@ -230,6 +230,26 @@ def test_without_requests_a_log_that_cannot_be_written_is_noticed_and_recovers(
     assert ids(path) == ["before", "after"]
 
 
+def test_a_trial_changes_nothing_for_readers_of_the_log(path: Path, monkeypatch) -> None:
+    seen: list[bytes] = []
+    sync = os.fdatasync
+
+    def observed(descriptor: int) -> None:
+        seen.append(path.read_bytes())
+        sync(descriptor)
+
+    with AuditLog(path, SECRET) as log:
+        record(log, "r1")
+    with AuditLog(path, SECRET, trial_interval_s=0.01) as log:
+        monkeypatch.setattr(os, "fdatasync", observed)
+        ends_at = time.monotonic() + TIMEOUT_S
+        while len(seen) < 2 and time.monotonic() < ends_at:
+            time.sleep(0.005)
+        monkeypatch.undo()
+    assert set(seen) == {path.read_bytes()}
+    assert ids(path) == ["r1"]
+
+
 def test_a_defect_of_one_record_does_not_count_as_a_failure_of_the_log(log, path, caplog) -> None:
     with raises_problem("audit_unavailable"):
         record(log, "x" * (1 << 20))
