@@ -93,7 +93,7 @@ def test_a_trial_removes_what_a_failed_write_left(path: Path, monkeypatch) -> No
     file = opened(path)
     with monkeypatch.context() as patch:
         for name in ("fdatasync", "ftruncate"):
-            patch.setattr(f"os.{name}", broken)
+            patch.setattr(os, name, broken)
         with pytest.raises(StorageError):
             file.append([{"kind": "decision", "name": "a"}])
     file.check_writable()
@@ -160,22 +160,6 @@ def test_a_full_disk_at_start_is_reported_with_the_file(path: Path) -> None:
         opened(path)
     assert str(path) in str(caught.value)
     opened(path).close()
-
-
-def test_a_trial_that_cannot_be_removed_is_removed_by_the_next_write(
-    path: Path, monkeypatch
-) -> None:
-    def broken(*_: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    file = opened(path)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "ftruncate", broken)
-        with pytest.raises(StorageError):
-            file.check_writable()
-    file.append([{"kind": "decision"}])
-    file.close()
-    assert kinds(path) == ["header", "decision"]
 
 
 def test_a_line_over_the_limit_is_not_written(path: Path) -> None:
