@@ -15,7 +15,6 @@ import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from pydantic import BaseModel
 
 from eulerlora.checkpoint.files import CARD_FILES
 from eulerlora_contract.problems import SENT_BY_SERVICE
@@ -23,7 +22,7 @@ from eulerlora_contract.program import program
 from examples.notebooks import cells
 from service.app import create_app
 from service.lifecycle.lifecycle import Lifecycle
-from service.settings import NESTED, ServiceSettings
+from service.settings import VARIABLE_PREFIX, ServiceSettings, variables
 from training.recipe.file import recipe_keys
 from training.recipe.schema import SOURCE, AdapterRecipe
 
@@ -130,19 +129,10 @@ def keys_of_recipes() -> Iterator[str]:
 
 def settings() -> Iterator[str]:
     """Yields a table of the settings of the service."""
-    yield from ("| variable, after `EULERLORA_SERVE_` | default | meaning |", "|---|---:|---|")
-    yield from _settings(ServiceSettings)
-
-
-def _settings(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in kind.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _settings(field.annotation, f"{prefix}{name.upper()}{NESTED}")
-            continue
-        value = field.default
-        default = f"{value:,}" if type(value) in (int, float) else str(value).lower() or "none"
-        text = " ".join((field.description or "").split())
-        yield f"| `{prefix}{name.upper()}` | {default} | {text} |"
+    yield from (f"| variable, after `{VARIABLE_PREFIX}` | default | meaning |", "|---|---:|---|")
+    for one in variables():
+        name = one.name.removeprefix(VARIABLE_PREFIX)
+        yield f"| `{name}` | {one.default or 'none'} | {one.text} |"
 
 
 def problems() -> Iterator[str]:

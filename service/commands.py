@@ -4,6 +4,7 @@ import gc
 import signal
 import sys
 from contextlib import suppress
+from textwrap import fill
 from typing import Any
 
 import click
@@ -23,6 +24,17 @@ class _ServeCommand(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         added = (option for options in extension_options().values() for option in options)
         return [*super().get_params(ctx), *added]
+
+
+def _list_settings(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if not is_asked or context.resilient_parsing:
+        return
+    from service.settings import variables  # noqa: PLC0415 - takes a moment
+
+    for one in variables():
+        text = fill(one.text, 100, initial_indent="# ", subsequent_indent="# ")
+        click.echo(f"{text}\n{one.name}={one.default}")
+    context.exit()
 
 
 @click.command(
@@ -86,6 +98,14 @@ class _ServeCommand(click.Command):
     help="Refuse to start if the kernel cannot restrict the decoders of images fully.",
 )
 @click.option("--trace", is_flag=True, help="Export traces to the collector of OTEL_EXPORTER_*.")
+@click.option(
+    "--settings",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_settings,
+    help="Print the environment variables with defaults and meaning, and exit.",
+)
 def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     """Serve one or more checkpoints over HTTP; by default the embedded one.
 
@@ -93,8 +113,8 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     hf://ORGANISATION/NAME[@REVISION]. NAME is that of the model in requests; by default the one in
     the checkpoint.
 
-    Environment variables EULERLORA_SERVE_* set the limits; docs/reference/settings.md lists them.
-    SIGHUP reloads the checkpoints.
+    Environment variables EULERLORA_SERVE_* set the limits; `--settings` prints them. SIGHUP reloads
+    the checkpoints.
     """
     import starlette  # noqa: F401, PLC0415 - without the extra `serve`, fails before a process starts
 

@@ -1,6 +1,6 @@
 """Options that extensions add to `eulerlora serve`. Importing this module is cheap."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 
 import click
@@ -18,7 +18,7 @@ def extension_options() -> Mapping[str, Sequence[click.Option]]:
     return {point.name: point.load() for point in points}
 
 
-def extension_variables() -> list[str]:
-    """The environment variables of these options."""
-    options = (option for options in extension_options().values() for option in options)
-    return [option.envvar for option in options if isinstance(option.envvar, str)]
+def options_with_variable() -> Iterator[click.Option]:
+    """Those of these options that an environment variable sets too."""
+    for options in extension_options().values():
+        yield from (option for option in options if isinstance(option.envvar, str))

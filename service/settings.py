@@ -6,6 +6,7 @@ import reprlib
 import resource
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_network
 from typing import Annotated, Any, Literal
 
@@ -26,7 +27,7 @@ from eulerlora_contract.image_formats import SizeLimits
 from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES
 from eulerlora_contract.settings import PositiveInt, Settings, first_error
 from service.containers import ImageContainer, check_library, container_names, image_containers
-from service.options import extension_variables
+from service.options import options_with_variable
 
 VARIABLE_PREFIX = "EULERLORA_SERVE_"
 NESTED = "__"
@@ -232,6 +233,25 @@ class ServiceSettings(BaseSettings):
     """Requests of one client for the files of the page (about 10) and of `/docs`; then 429."""
 
 
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable of the service, its default value and its meaning."""
+
+    name: str
+    default: str
+    text: str
+
+
+def variables() -> Iterator[Variable]:
+    """The variables of settings, of installed image containers, and of options of extensions."""
+    yield from _variables(ServiceSettings)
+    for name in container_names():
+        variable = f"{VARIABLE_PREFIX}IMAGES{NESTED}{name.upper()}"
+        yield Variable(variable, "false", f"Also accept files of the format {name}.")
+    for option in options_with_variable():
+        yield Variable(str(option.envvar), str(option.default), option.help or "")
+
+
 def settings_of_environment() -> ServiceSettings:
     """Reads the settings in the environment.
 
@@ -241,11 +261,11 @@ def settings_of_environment() -> ServiceSettings:
     Raises:
         SettingsError: For an unknown name, except of a service link, and for a value out of range.
     """
-    known = {*_variables(ServiceSettings), *_container_variables(), *extension_variables()}
+    known = {one.name for one in variables()}
     for name, value in os.environ.items():
         is_unknown = name.upper().startswith(VARIABLE_PREFIX) and name.upper() not in known
         if is_unknown and not _SERVICE_LINK.fullmatch(f"{name}={value}"):
-            raise SettingsError(f"{name}: unknown setting; docs/reference/settings.md lists all")
+            raise SettingsError(f"{name}: unknown setting; eulerlora serve --settings lists all")
     try:
         return ServiceSettings()
     except ValidationError as error:
@@ -294,16 +314,12 @@ def _open_files() -> int:
     return sys.maxsize if files == resource.RLIM_INFINITY else files
 
 
-def _variables(kind: type[BaseModel], prefix: str = VARIABLE_PREFIX) -> Iterator[str]:
-    """The environment variables of all settings in a class, including its groups."""
+def _variables(kind: type[BaseModel], prefix: str = VARIABLE_PREFIX) -> Iterator[Variable]:
+    """The variables of all settings in a class, including its groups."""
     for name, field in kind.model_fields.items():
         variable = prefix + name.upper()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _variables(field.annotation, variable + NESTED)
         else:
-            yield variable
-
-
-def _container_variables() -> list[str]:
-    """The variables that switch on the installed image containers."""
-    return [f"{VARIABLE_PREFIX}IMAGES{NESTED}{name.upper()}" for name in container_names()]
+            text = " ".join((field.description or "").split())
+            yield Variable(variable, str(field.default), text)

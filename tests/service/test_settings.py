@@ -4,8 +4,10 @@ import re
 import resource
 
 import pytest
+from click.testing import CliRunner
 
 from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.program import program
 from service.process import effective_settings
 from service.settings import DecodingSettings, ServiceSettings
 
@@ -38,6 +40,17 @@ def test_a_wrong_name_or_value_is_one_line_that_names_it(monkeypatch, name, valu
     with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
         effective_settings()
     assert "\n" not in str(caught.value)
+
+
+def test_the_printed_settings_are_a_file_of_variables_with_the_defaults(monkeypatch) -> None:
+    printed = CliRunner().invoke(program, ["serve", "--settings"]).output
+    variables = dict(re.findall(r"^# .+\n(EULERLORA_SERVE_\w+)=(.*)$", printed, re.MULTILINE))
+    assert len(variables) == len(re.findall("^[^#]", printed, re.MULTILINE))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings, defaults = effective_settings(), ServiceSettings()
+    assert settings.model_copy(update={"images": defaults.images}) == defaults
+    assert settings.images.model_dump().items() >= defaults.images.model_dump().items()
 
 
 @pytest.mark.parametrize("service", ["", "SVC_", "DEADLINE_"])
