@@ -144,13 +144,14 @@ def policy_fit_command(
     """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
 
     Sets the routine threshold by a rule about missed lesions of the critical classes, the urgent
-    one by a required share of target lesions from there on, and the entropy threshold. An urgent
-    threshold that cannot be established stays as it is. Measures them on the test part, which has
-    no lesion of the other parts, and on other archives, and writes them with this evidence to the
-    policy file. A data set without a calibration part is fitted on its test part, and only archives
-    are measured. The thresholds hold in each precision that `eulerlora serve` may choose for the
-    checkpoint, and each has its evidence; --precision names a single one. With --fold, all training
-    lesions calibrate: each is predicted by a checkpoint that was not trained on it.
+    one by a required share of target lesions from there on, and the entropy threshold. A routine
+    threshold for which there are too few critical lesions stays as it is, and so does an urgent one
+    that cannot be established. Measures them on the test part, which has no lesion of the other
+    parts, and on other archives, and writes them with this evidence to the policy file. A data set
+    without a calibration part is fitted on its test part, and only archives are measured. The
+    thresholds hold in each precision that `eulerlora serve` may choose for the checkpoint, and each
+    has its evidence; --precision names a single one. With --fold, all training lesions calibrate:
+    each is predicted by a checkpoint that was not trained on it.
     """
     configure_openmp()
     # These import torch.
@@ -313,6 +314,17 @@ def policy_fit_command(
     if part == TEST and not folds:
         click.echo("Not measured on a test part: the fit used it, without a calibration part.")
     click.echo(f"{policy}: version {fitted.version}")
+    for line in _warning_lines(fitted):
+        click.echo(line)
+
+
+def _warning_lines(policy: Policy) -> Iterator[str]:
+    """Yields what the fit did not show in some precision."""
+    from eulerlora_clinic.policy.results import not_established  # noqa: PLC0415 - pydantic
+
+    for notice in dict.fromkeys(not_established(policy, one) for one in policy.evidence):
+        if notice is not None:
+            yield f"warning: {notice}"
 
 
 def _archives(arguments: Sequence[str], option: str) -> list[tuple[Path, ArchiveLabels]]:
@@ -486,8 +498,6 @@ def _data_lines(local: LocalImages, classes: Sequence[str]) -> Iterator[str]:
 
 
 def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
-    from eulerlora_clinic.policy.results import not_established  # noqa: PLC0415 - pydantic
-
     measured = f", measured on {report.measured:,} others" if report.measured else ""
     yield f"Fitted on {report.fitted:,} images{measured}.\n"
     if report.in_training is None:
@@ -508,6 +518,5 @@ def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
     if report.policy is None:
         yield "No policy was written: it needs a lesion of a target class; name one with --target."
         return
-    if (notice := not_established(report.policy, report.policy.evidence_in())) is not None:
-        yield f"warning: {notice}"
+    yield from _warning_lines(report.policy)
     yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from eulerlora_clinic.fitting.policy import PolicyFit, urgent_sample_size
+from eulerlora_clinic.fitting.policy import PolicyFit, routine_sample_size, urgent_sample_size
 from eulerlora_clinic.policy.policy import FarEvidence, UnfamiliarRules
 from eulerlora_clinic.policy.results import counted
 from eulerlora_contract.checkpoints import TargetClasses
@@ -33,12 +33,11 @@ def far_table(rules: UnfamiliarRules, evidence: Iterable[FarEvidence]) -> str:
 
 def policy_parts(fit: PolicyFit) -> Iterator[FittedPart]:
     target, routine, urgent = fit.target, fit.routine, fit.urgent
-    parts = target_parts(
-        routine.lesions, fit.lesions, routine.wanted, urgent.wanted, target, f"{fit.unit}s"
-    )
+    required = routine.wanted, urgent.wanted
+    parts = list(target_parts(routine.lesions, fit.lesions, *required, target, f"{fit.unit}s"))
     results = (
-        f"{target.routine:g}: {routine.hits} of {counted(routine, fit.unit)} found, lower bound "
-        f"{routine.lower_bound:.3f}",
+        f"{'' if parts[0].met else 'stays '}{target.routine:g}: {routine.hits} of "
+        f"{counted(routine, fit.unit)} found, lower bound {routine.lower_bound:.3f}",
         "reached" if routine.established else "not reached",
         f"{target.urgent:g}: {urgent.hits} of {counted(urgent, fit.unit)} are {target.name}, lower "
         f"bound {urgent.lower_bound:.3f}, {'' if urgent.established else 'not '}established",
@@ -63,6 +62,6 @@ def target_parts(
     routine threshold, `predictive_value` that of the urgent threshold.
     """
     unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
-    yield FittedPart(ROUTINE, 1, critical, unit)
+    yield FittedPart(ROUTINE, routine_sample_size(sensitivity), critical, unit)
     yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss")
     yield FittedPart(_URGENT, urgent_sample_size(predictive_value), total, units)

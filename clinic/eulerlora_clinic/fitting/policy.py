@@ -25,6 +25,7 @@ from torch import Tensor
 from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.prediction_sets import min_units
 from eulerlora_clinic.policy.policy import (
     DEFAULT_FILE,
     Evidence,
@@ -113,20 +114,24 @@ RULES: Mapping[str, SensitivityRule] = {
 
 
 def _fit_routine(
-    critical: Floats, rule: SensitivityRule, groups: Ints
+    critical: Floats, rule: SensitivityRule, groups: Ints, kept: float
 ) -> tuple[float, ThresholdEvidence]:
     """The highest threshold that a rule allows, and its evidence.
 
-    `critical`: (m,) scores of lesions, m > 0; `groups`: (m,) the group of each. With too few
-    lesions, returns the highest threshold without a miss. It is rounded down to four significant
-    digits, so that rounding of scores elsewhere does not turn a tie into a miss. The bound is that
-    of the permitted number of misses: fewer misses by a tie or by the rounding do not raise it.
+    `critical`: (m,) scores of lesions, m > 0; `groups`: (m,) the group of each; `kept`: the result
+    with too few of them. With too few for a miss, returns the highest threshold without one. It is
+    rounded down to four significant digits, so that rounding of scores elsewhere does not turn a
+    tie into a miss. The bound is that of the permitted number of misses: fewer misses by a tie or
+    by the rounding do not raise it.
     """
-    allowed, lower_bound = critical.min(), share_lower_bound(np.ones_like(critical, bool), groups)
-    if rule.misses:
+    if len(critical) < routine_sample_size(rule.bound):
+        threshold, lower_bound = kept, share_lower_bound(critical >= kept, groups)
+    elif rule.misses:
         bound = tolerance_bound(critical, rule.bound, groups)
-        allowed, lower_bound = bound.threshold, bound.lower_bound
-    threshold = _round_down(float(allowed))
+        threshold, lower_bound = _round_down(bound.threshold), bound.lower_bound
+    else:
+        threshold = _round_down(float(critical.min()))
+        lower_bound = share_lower_bound(np.ones_like(critical, bool), groups)
     return threshold, ThresholdEvidence(
         lesions=len(critical),
         independent=len(np.unique(groups)),
@@ -135,6 +140,14 @@ def _fit_routine(
         lower_bound=lower_bound,
         established=lower_bound >= rule.bound,
     )
+
+
+def routine_sample_size(sensitivity: float) -> int:
+    """Critical lesions with which a routine threshold is fitted; 19 for 0.95.
+
+    With as many, the highest one without a miss finds the required share of new lesions on average.
+    """
+    return min_units(sensitivity)
 
 
 def urgent_sample_size(predictive_value: float) -> int:
@@ -340,7 +353,6 @@ def fit_policy(
     rule: SensitivityRule,
     predictive_value: float,
     uncertain_share: float = _UNCERTAIN_SHARE,
-    min_critical: int = 1,
 ) -> list[PolicyFit]:
     """The thresholds for a rule about the critical classes and a predictive value.
 
@@ -353,12 +365,11 @@ def fit_policy(
 
     Args:
         scored: The same images with lesions, in one or several precisions.
-        target: Its `urgent` stays if no threshold is established, or is raised to `routine`.
+        target: Its `routine` stays with fewer critical lesions than `routine_sample_size`. Its
+            `urgent` stays if no threshold is established, or is raised to `routine`.
         rule: That sets `routine`.
         predictive_value: Required share of target lesions among those at or above `urgent`.
         uncertain_share: Of the images, that may reach the entropy threshold.
-        min_critical: Critical lesions with which `routine` is fitted; with fewer, that of `target`
-            stays, and is not established.
 
     Returns:
         A fit for each of `scored`, with the same thresholds.
@@ -368,9 +379,8 @@ def fit_policy(
     """
     if not scored[0].critical.any():
         raise DataError("expected images of the critical classes, got none")
-    fits = [_fit_thresholds(images, rule, predictive_value) for images in scored]
-    few = fits[0].of_routine.lesions < min_critical
-    routine = target.routine if few else min(fit.routine for fit in fits)
+    fits = [_fit_thresholds(images, rule, predictive_value, target.routine) for images in scored]
+    routine = min(fit.routine for fit in fits)
     tested = [fit.urgent for fit in fits if fit.urgent is not None]
     kept = [max(target.urgent, routine)] if len(tested) < len(fits) else []
     urgent = max(*tested, *kept, routine)
@@ -380,11 +390,7 @@ def fit_policy(
     def at_thresholds(images: PolicyInputs, fit: _ThresholdFit) -> PolicyFit:
         units, reached = images.units, fit.highest >= urgent
         hits, groups = fit.of_target[reached], units.groups[reached]
-        found: Bools = fit.critical >= routine
-        of_routine: dict[str, object] = {"hits": int(found.sum())}
-        if few:
-            bound = share_lower_bound(found, units.of_images(images.critical).groups)
-            of_routine |= {"lower_bound": bound, "established": False}
+        of_routine = {"hits": int((fit.critical >= routine).sum())}
         return PolicyFit(
             target=rules,
             entropy_nats=entropy_nats,
@@ -426,11 +432,11 @@ class _ThresholdFit:
 
 
 def _fit_thresholds(
-    images: PolicyInputs, rule: SensitivityRule, predictive_value: float
+    images: PolicyInputs, rule: SensitivityRule, predictive_value: float, kept: float
 ) -> _ThresholdFit:
     units, of_critical = images.units, images.units.of_images(images.critical)
     critical = of_critical.combine(images.scores[images.critical], np.maximum)
-    routine, of_routine = _fit_routine(critical, rule, of_critical.groups)
+    routine, of_routine = _fit_routine(critical, rule, of_critical.groups, kept)
     highest = units.combine(images.scores, np.maximum)
     of_target: Bools = units.combine(images.target, np.logical_or)
     urgent = _fit_urgent(highest, of_target, predictive_value, routine, units.groups)

@@ -163,20 +163,17 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
         auto = "" if config.margins else f"; no `samples=auto`, which needs {MIN_IMAGES} images"
         fit = replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}{auto}")
     fit = _with_prediction_sets(fit, settings.coverage)
-    routine = fit.parts[ROUTINE]
-    if not routine.available:
+    if not fit.parts[ROUTINE].available:
         return fit
     outputs, target = fit.outputs, settings.policy.policy.target
     summary = Predictions.of(outputs.trajectories(settings.options))
     scored = policy_inputs(fit.config.class_names, summary, outputs.images, target)
     required = SensitivityRule(settings.sensitivity), settings.predictive_value
-    (policy_fit,) = fit_policy([scored], target, *required, min_critical=routine.needed)
+    (policy_fit,) = fit_policy([scored], target, *required)
     fit = replace(fit, policy_fit=policy_fit)
     for part in policy_parts(policy_fit):
         if part.part in fit.parts:
             fit = fit.with_result(part.part, part.result)
-    if not routine.met:
-        fit = fit.with_result(ROUTINE, f"stays {fit.parts[ROUTINE].result}")
     return fit
 
 
@@ -533,8 +530,6 @@ def _site_parts(
         *target_parts(critical, total, *required, target, units),
     ]
     parts = {part.part: part for part in listed}
-    needed = min_units(settings.sensitivity)  # on average it then finds the required share
-    parts[ROUTINE] = replace(parts[ROUTINE], needed=needed)
     if not any(part.met for part in parts.values()):
         ood, routine = parts[OOD], parts[ROUTINE]
         raise DataError(

@@ -95,7 +95,7 @@ def fitted_policy(critical: int = 60) -> Policy:
     return PolicyFile.read(None).fitted(fit(scored(critical)))
 
 
-@pytest.mark.parametrize("lesions", [10, 58, 59, 92, 93, 200])
+@pytest.mark.parametrize("lesions", [19, 58, 59, 92, 93, 200])
 def test_the_threshold_is_the_highest_that_establishes_or_has_no_miss(lesions: int) -> None:
     scores = np.random.default_rng(lesions).uniform(0.1, 0.9, lesions)
     actual = fit(critical_lesions(scores))
@@ -134,7 +134,7 @@ def test_a_tie_or_rounding_does_not_raise_the_bound(scores: Floats) -> None:
 def test_the_routine_threshold_is_rounded_down_and_that_of_the_entropy_to_a_larger_number(
     value: float, down: float, up: float
 ) -> None:
-    actual = fit(replace(critical_lesions(np.array([value])), entropy=np.array([value])))
+    actual = fit(replace(critical_lesions(np.full(19, value)), entropy=np.full(19, value)))
     assert (actual.target.routine, actual.entropy_nats) == (down, up)
 
 
@@ -235,7 +235,7 @@ def test_a_lesion_is_missed_if_all_its_images_are_below_the_threshold() -> None:
     assert actual.routine.hits == 98
 
 
-@pytest.mark.parametrize("lesions", [1, 28, 29, 45, 46, 58, 59, 61, 62, 76, 93, 154, 300])
+@pytest.mark.parametrize("lesions", [19, 28, 29, 45, 46, 58, 59, 61, 62, 76, 93, 154, 300])
 def test_a_rule_allows_the_misses_by_its_exact_bound(lesions: int) -> None:
     scores = np.random.default_rng(lesions).uniform(0.1, 0.9, lesions)
 
@@ -256,6 +256,19 @@ def test_a_rule_allows_the_misses_by_its_exact_bound(lesions: int) -> None:
         assert (actual.routine.hits, actual.routine.wanted) == (lesions - misses, required)
         assert actual.routine.lower_bound == pytest.approx(bound(misses))
         assert actual.routine.established is bool(bound(misses) >= required)
+
+
+@pytest.mark.parametrize(("name", "least"), [*zip(RULES, (19, 9), strict=True)])
+def test_with_too_few_critical_lesions_the_routine_threshold_stays(name: str, least: int) -> None:
+    scores = np.linspace(0.4, 0.9, least)
+    (enough,) = fit_policy([critical_lesions(scores)], TARGET, RULES[name], 0.5)
+    assert enough.target.routine == 0.4
+    target = TARGET.model_copy(update={"routine": 0.45678})
+    (few,) = fit_policy([critical_lesions(scores[1:])], target, RULES[name], 0.5)
+    hits = (scores[1:] >= 0.45678).sum()
+    assert (few.target.routine, few.routine.hits) == (0.45678, hits)
+    assert few.routine.lower_bound == lower_bound(hits, least - 1)
+    assert not few.routine.established
 
 
 def test_no_miss_is_allowed_among_lesions_that_share_groups() -> None:
@@ -370,9 +383,10 @@ def test_the_urgent_share_among_new_patients_is_as_stated_for_the_stated_unit(un
     ],
 )
 def test_the_sequence_begins_where_enough_lesions_are(targets: int, expected: float | None) -> None:
-    scores = np.append(np.full(targets, 0.995), 0.985)  # the last one is critical: no lower one
-    last = np.arange(targets + 1) == targets
-    (actual,) = fit_policy([lesions(scores, ~last, last)], TARGET, BOUND, 0.5)
+    scores = np.append(np.full(targets, 0.995), 0.985)
+    last = np.arange(targets + 1) == targets  # the critical one, too few to fit `routine`
+    target = TARGET.model_copy(update={"routine": 0.985})  # no lower one
+    (actual,) = fit_policy([lesions(scores, ~last, last)], target, BOUND, 0.5)
     assert (actual.target.urgent if actual.urgent.established else None) == expected
 
 

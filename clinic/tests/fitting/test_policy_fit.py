@@ -91,7 +91,7 @@ def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
     assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
     assert policy.read_text().startswith("# ours\n# The triage policy")
     for line in (
-        f"| routine threshold | 1 pictures of melanoma | 30 | {after.target.routine:g}: ",
+        f"| routine threshold | 9 pictures of melanoma | 30 | {after.target.routine:g}: ",
         f"| urgent threshold | 20 pictures | 34 | {after.target.urgent:g}: ",
         f": melanoma | 6 | {measured.critical.urgent} | ",
         f"{policy}: version {after.version}",
@@ -139,11 +139,18 @@ def test_a_missing_file_starts_as_the_packaged_policy_with_the_target_of_the_che
 def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_nothing(
     tmp_path: Path, data: Path, policy: Path
 ) -> None:
+    before = read_policy(policy).target
     printed = fit(saved(tmp_path, IMAGES | {"split": "paper"}), data, policy)
     assert "Not measured on a test part" in printed
-    (evidence,) = read_policy(policy).evidence
+    fitted = read_policy(policy)
+    (evidence,) = fitted.evidence
     assert evidence.measured == ()
     assert (evidence.fit.images, evidence.fit.routine.lesions) == (19, 6)
+    assert fitted.target.routine == before.routine  # six are too few
+    assert (
+        f"| routine threshold | 19 pictures of melanoma | 6 | stays {before.routine:g}" in printed
+    )
+    assert printed.splitlines()[-1].startswith("warning: This policy is fitted, but not proven")
 
 
 def test_archives_are_measured_after_the_test_part(
