@@ -1,16 +1,20 @@
 """The server of the service: its configuration, where it listens, and who may use it."""
 
+import logging
 import socket
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from eulerlora_contract.errors import SettingsError
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import Protocol
 from service.settings import VARIABLE_PREFIX
+
+logger = logging.getLogger(__name__)
 
 BACKLOG = 2048  # connections that wait to be accepted
 _ACCEPTED_AT_ONCE = 64  # before the limits on connections are checked; less than the spare files
@@ -22,7 +26,7 @@ def server_config(
 ) -> uvicorn.Config:
     """The configuration of the server, without an address to listen on."""
     return uvicorn.Config(
-        app,
+        _behind_proxies(app, trusted_proxies),
         http=protocol,
         # uvloop accepts one connection in a turn of the loop: a client with 200 busy ones would
         # keep all others, and the probes, waiting for 200 turns.
@@ -33,9 +37,30 @@ def server_config(
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=bool(trusted_proxies),
-        forwarded_allow_ips=trusted_proxies,  # not of FORWARDED_ALLOW_IPS
+        proxy_headers=False,  # `_behind_proxies`, without FORWARDED_ALLOW_IPS
     )
+
+
+def _behind_proxies(app: ASGIApp, trusted: str) -> ASGIApp:
+    """Takes the client from `X-Forwarded-For` of trusted proxies; logs the first one of others."""
+    proxied = ProxyHeadersMiddleware(app, trusted)  # type: ignore[arg-type]
+    is_logged = False
+
+    async def proxied_app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal is_logged
+        peer = scope.get("client")
+        if peer is not None and peer[0] not in proxied.trusted_hosts and not is_logged:
+            is_logged = any(name == b"x-forwarded-for" for name, _ in scope["headers"])
+            if is_logged:
+                logger.warning(
+                    "X-Forwarded-For of %s is ignored: %sTRUSTED_PROXIES does not name this "
+                    "address, so all who send through it are one client",
+                    peer[0],
+                    VARIABLE_PREFIX,
+                )
+        await proxied(scope, receive, send)  # type: ignore[arg-type]
+
+    return proxied_app
 
 
 @dataclass(frozen=True)

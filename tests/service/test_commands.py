@@ -392,7 +392,9 @@ def test_other_addresses_require_keys_or_open_and_have_every_name_with_keys(host
      ("10.0.0.0/8,::1", "10.1.2.3", "192.0.2.1"),
      ("10.0.0.0/8", "::ffff:10.1.2.3", "192.0.2.1"), ("10.0.0.0/8", "192.0.2.9", "192.0.2.9")],
 )  # fmt: skip
-def test_only_a_trusted_proxy_names_the_client(monkeypatch, trusted, peer, client) -> None:
+def test_only_a_trusted_proxy_names_the_client_and_the_log_names_another_proxy_once(
+    monkeypatch, caplog, trusted, peer, client
+) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     clients = []
 
@@ -406,10 +408,13 @@ def test_only_a_trusted_proxy_names_the_client(monkeypatch, trusted, peer, clien
     scope["path"] = "/"
 
     async def receive_request() -> None:
-        await config.http_protocol_class(config, ServerState(), {}).app(scope, None, None)
+        await config.http_protocol_class(config, ServerState(), {}).app({**scope}, None, None)
 
-    asyncio.run(receive_request())
-    assert clients == [client]
+    for _ in range(2):
+        asyncio.run(receive_request())
+    assert clients == [client, client]
+    peers = [] if client == "192.0.2.1" else [client]
+    assert [record.args[0] for record in caplog.records] == peers
 
 
 def test_keys_together_with_open_are_refused() -> None:
