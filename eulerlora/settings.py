@@ -46,7 +46,8 @@ class BackboneSettings(Settings):
         final_norm: After the last block, applied to the tokens or to the pooled features.
         positions: For another image size, the grid of position embeddings is interpolated with its
             corner points (torchvision) or its cells (transformers) aligned, or also with
-            antialiasing (timm, DINOv2 with registers).
+            antialiasing (timm, DINOv2 with registers). With `rotary` there are none: queries and
+            keys are rotated (DINOv3, `eulerlora.nn.attention`).
     """
 
     image_size: Annotated[PositiveInt, Field(le=4096)] = 224
@@ -64,7 +65,7 @@ class BackboneSettings(Settings):
     pooling: Literal["class", "mean"] = optional("class")
     attention: Literal["dot", "l2"] = optional("dot")
     final_norm: Literal["tokens", "pooled", "none"] = optional("tokens")
-    positions: Literal["corners", "cells", "cells-antialias"] = optional("corners")
+    positions: Literal["corners", "cells", "cells-antialias", "rotary"] = optional("corners")
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
@@ -72,6 +73,13 @@ class BackboneSettings(Settings):
             raise ValueError(
                 "expected patch_size to be a power of two from 2 with stem=convolution, "
                 f"got {self.patch_size}"
+            )
+        if self.positions == "rotary" and self.attention != "dot":
+            raise ValueError(f"expected attention=dot with rotary positions, got {self.attention}")
+        if self.positions == "rotary" and self.width % (4 * self.heads):
+            raise ValueError(
+                "expected width to be a multiple of 4 x heads with rotary positions, got "
+                f"width={self.width} and heads={self.heads}"
             )
         for part, whole in (("patch_size", "image_size"), ("heads", "width")):
             if getattr(self, whole) % getattr(self, part):

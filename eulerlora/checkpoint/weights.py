@@ -237,9 +237,9 @@ def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransfo
     old = backbone.settings
     settings = validated(BackboneSettings, old.model_dump() | {"image_size": image_size})
     state = backbone.state_dict()
-    return with_weights(
-        settings, state | {POSITIONS: resized_positions(state[POSITIONS], settings)}
-    )
+    if POSITIONS in state:
+        state[POSITIONS] = resized_positions(state[POSITIONS], settings)
+    return with_weights(settings, state)
 
 
 def resized_positions(positions: Tensor, settings: BackboneSettings) -> Tensor:

@@ -131,6 +131,7 @@ _VIT_OPTIONS: dict[str, tuple[object, ...]] = {
     "attention": ("dot",),
     "pooling": ("class",),
     "final_norm": ("tokens", "pooled"),
+    "positions": ("corners", "cells", "cells-antialias"),
 }
 _FORMAT_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
     "peft": _VIT_OPTIONS | {"stem": ("patch",), "activation": ("gelu", "gelu-tanh", "quick-gelu")},

@@ -1,6 +1,6 @@
 """Vision Transformers of other libraries: the names of their tensors, and their shape.
 
-transformers: ViT, DINOv2 and CLIP's vision tower. `config.json` names the architecture as
+transformers: ViT, DINOv2, DINOv3 and CLIP's vision tower. `config.json` names the architecture as
 `model_type`; weights have the names of its version 4, which version 5 writes too.
 timm: alone or as the trunk of an open_clip model, such as BiomedCLIP. Its configuration names an
 architecture instead of all its options; the tensors have most of them.
@@ -28,8 +28,10 @@ class Layout:
     """The names of the modules and parameters of a Vision Transformer.
 
     Attributes:
+        positions: Empty for a model with rotary positions.
         block: Prefix of a block, with its index as {}; the names from norm_1 to scale_2 follow it.
         qkv: Separate projections, or one packed projection.
+        mlp: The first layer, in one or two parts, and the last.
         ignored: Prefixes of tensors that the features do not need.
     """
 
@@ -41,7 +43,7 @@ class Layout:
     qkv: tuple[str, ...]
     output: str
     norm_2: str
-    mlp: tuple[str, str]
+    mlp: tuple[str, ...]
     final_norm: str
     registers: str = ""
     pre_norm: str = ""
@@ -92,18 +94,18 @@ def _converted(
         "class_token": reader.take(layout.class_token).view(1, 1, -1),
         **_named("conv_proj", reader.linear(layout.patches)),
     }
-    positions = reader.take(layout.positions)
-    positions = positions.view(1, *positions.shape[-2:])
     if settings.registers:
-        registers = reader.take(layout.registers).view(1, settings.registers, -1)
-        if positions.shape[1] == settings.tokens:  # the registers have positions
+        state["register_tokens"] = reader.take(layout.registers).view(1, settings.registers, -1)
+    if layout.positions:
+        positions = reader.take(layout.positions)
+        positions = positions.view(1, *positions.shape[-2:])
+        if settings.registers and positions.shape[1] == settings.tokens:  # they have positions
             first = 1 + settings.registers
-            registers = registers + positions[:, 1:first]
+            state["register_tokens"] = state["register_tokens"] + positions[:, 1:first]
             positions = torch.cat([positions[:, :1], positions[:, first:]], dim=1)
-        state["register_tokens"] = registers
-    if positions.shape[1] == settings.tokens - settings.registers - 1:  # of patches only
-        positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
-    state[POSITIONS] = positions
+        if positions.shape[1] == settings.tokens - settings.registers - 1:  # of patches only
+            positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
+        state[POSITIONS] = positions
     if settings.pre_norm:
         state |= _named("encoder.ln_pre", reader.linear(layout.pre_norm))
     for index in range(settings.layers):
@@ -119,15 +121,21 @@ def _block(
     reader: _Reader, layout: Layout, prefix: str, settings: BackboneSettings
 ) -> dict[str, Tensor]:
     projections = [reader.linear(prefix + name) for name in layout.qkv]
+    *first, last = (reader.linear(prefix + name) for name in layout.mlp)
     names = ("weights_in", "weights_out") if settings.activation == "swiglu" else ("0", "3")
     block = {
-        "self_attention.in_proj_weight": torch.cat([part["weight"] for part in projections]),
-        "self_attention.in_proj_bias": torch.cat([part["bias"] for part in projections]),
+        **{
+            f"self_attention.in_proj_{kind}": torch.cat([part[kind] for part in projections])
+            for kind in ("weight", "bias")
+        },
         **_named("self_attention.out_proj", reader.linear(prefix + layout.output)),
         **_named("ln_1", reader.linear(prefix + layout.norm_1)),
         **_named("ln_2", reader.linear(prefix + layout.norm_2)),
-        **_named(f"mlp.{names[0]}", reader.linear(prefix + layout.mlp[0])),
-        **_named(f"mlp.{names[1]}", reader.linear(prefix + layout.mlp[1])),
+        **{
+            f"mlp.{names[0]}.{kind}": torch.cat([part[kind] for part in first])
+            for kind in ("weight", "bias")
+        },
+        **_named(f"mlp.{names[1]}", last),
     }
     if settings.layer_scale:
         block["scale_1.weight"] = reader.take(prefix + layout.scale_1)
@@ -201,6 +209,17 @@ DINOV2 = replace(
     scale_1="layer_scale1.lambda1",
     scale_2="layer_scale2.lambda1",
 )
+_DINOV3 = replace(
+    DINOV2,
+    positions="",
+    patches="embeddings.patch_embeddings",
+    block="layer.{}.",
+    qkv=tuple(f"attention.{name}_proj" for name in "qkv"),
+    output="attention.o_proj",
+    mlp=("mlp.up_proj", "mlp.down_proj"),
+    final_norm="norm",
+)
+_DINOV3_GATED = replace(_DINOV3, mlp=("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"))
 _DINOV2_GATED = replace(DINOV2, mlp=("mlp.weights_in", "mlp.weights_out"))
 CLIP = Layout(
     class_token="embeddings.class_embedding",
@@ -255,6 +274,30 @@ def _dinov2(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     return Described(architecture, settings, _without_prefix(tensors, f"{architecture}."), layout)
 
 
+def _dinov3(config: Json, tensors: Mapping[str, Tensor]) -> Described:
+    base, gated = config.get("rope_theta", 100.0), config.get("use_gated_mlp", False)
+    if base != 100:
+        raise SettingsError(f"expected rope_theta=100, got {base}")
+    activation, expected = config.get("hidden_act", "gelu"), "silu" if gated else "gelu"
+    if activation != expected:
+        raise SettingsError(
+            f"expected hidden_act={expected} with use_gated_mlp={gated}, got {activation}"
+        )
+    options = {
+        "mlp_width": config.get("intermediate_size", 1536),
+        "norm_epsilon": config.get("layer_norm_eps", 1e-5),
+        "layer_scale": True,
+        "registers": config.get("num_register_tokens", 0),
+        "positions": "rotary",
+        "activation": "swiglu" if gated else "gelu",
+    }
+    defaults = {"hidden_size": 384, "num_attention_heads": 6}
+    settings = _settings(defaults | config | {"hidden_act": "gelu"}, options)
+    layout = _DINOV3_GATED if gated else _DINOV3
+    stored = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
+    return Described("dinov3_vit", settings, _without_prefix(stored, "model."), layout)
+
+
 def _clip(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     vision = config.get("vision_config", config)
     options = {
@@ -272,6 +315,7 @@ TRANSFORMERS_MODELS: dict[str, Callable[[Json, Mapping[str, Tensor]], Described]
     "vit": _vit,
     "dinov2": _dinov2,
     "dinov2_with_registers": _dinov2,
+    "dinov3_vit": _dinov3,
     "clip": _clip,
     "clip_vision_model": _clip,
 }

@@ -224,6 +224,8 @@ def _features(vit: Any, images: Tensor, library: _Library) -> Tensor:
         features = vit.forward_head(vit.forward_features(images), pre_logits=True)
     elif library == "transformers":
         tower = getattr(vit.base_model, "vision_model", vit.base_model)
+        if not hasattr(tower, "embeddings"):  # DINOv3's base_model is its encoder
+            tower = vit
         output = tower(pixel_values=images)
         is_clip = vit.config.model_type.startswith("clip")
         features = output.pooler_output if is_clip else output.last_hidden_state[:, 0]

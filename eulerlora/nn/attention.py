@@ -15,8 +15,14 @@ exp(q_i k_j / sqrt(d)), or by distance in proportion to
 
 (L2 self-attention, Kim, Papamakarios and Mnih, "The Lipschitz Constant of Self-Attention", ICML
 2021). With equal weights for queries and keys a token attends most to tokens like itself.
+
+With rotary positions (Heo et al., "Rotary Position Embedding for Vision Transformer", ECCV 2024; as
+in DINOv3, Simeoni et al., 2025) the features i and i + d/2 of the queries and keys of a patch turn,
+as a pair, by the angle 2 pi x 100^(-4 j / d), where x in [-1, 1] is the row of the patch's centre
+for i = j < d/4, and its column for i = d/4 + j. Class token and registers do not turn.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +32,7 @@ from torch.nn import functional as F
 
 __all__ = [
     "DistanceAttention",
+    "RotaryAttention",
     "SelfAttention",
     "adapted_attention",
     "adapted_linear",
@@ -33,6 +40,8 @@ __all__ = [
     "grouped_linear",
     "projected_attention",
 ]
+
+_ROTARY_BASE = 100.0
 
 
 def adapted_linear(
@@ -182,6 +191,39 @@ class DistanceAttention(SelfAttention):
     """Self-attention by distance."""
 
 
+class RotaryAttention(SelfAttention):
+    """Self-attention by dot product with rotary positions.
+
+    Args:
+        width: Of a token.
+        heads: `width` is a multiple of four times their number.
+        side: Number of rows and of columns of patches, which are the last tokens.
+        others: Number of tokens before them.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, width: int, heads: int, side: int, others: int) -> None:
+        super().__init__(width, heads, batch_first=True)
+        head_dim = width // heads
+        cpu = torch.device("cpu")  # also where parameters have no values: none are loaded for these
+        frequency = _ROTARY_BASE ** -torch.arange(0, 1, 4 / head_dim, device=cpu)
+        centre = (2 * torch.arange(side, device=cpu) + 1) / side - 1
+        centres = torch.cartesian_prod(centre, centre)  # (patches, 2)
+        angles = (2 * math.pi * centres.unsqueeze(-1) * frequency).flatten(1).tile(2)
+        angles = F.pad(angles, [0, 0, others, 0])  # (tokens, head_dim)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def rotated(self, heads: Tensor) -> Tensor:
+        """Rotates the first tokens of queries or keys, (rows, heads, tokens, head_dim)."""
+        tokens = heads.shape[-2]
+        first, second = heads.chunk(2, dim=-1)
+        turned = torch.cat([-second, first], dim=-1)
+        return (heads * self.cos[:tokens] + turned * self.sin[:tokens]).to(heads.dtype)
+
+
 def attend(
     attention: nn.MultiheadAttention,
     query: Tensor,
@@ -192,7 +234,7 @@ def attend(
     """Returns the values that the queries attend to, (rows, heads, queries, head_dim).
 
     Args:
-        attention: Decides between distance and dot product.
+        attention: Decides between distance and dot product, and rotates.
         query: (rows, heads, queries, head_dim).
         key: (rows, heads, tokens, head_dim).
         value: (rows, heads, tokens, head_dim).
@@ -200,6 +242,8 @@ def attend(
     """
     if isinstance(attention, DistanceAttention):
         return _attend_by_distance(query, key, value, added)
+    if isinstance(attention, RotaryAttention):
+        query, key = attention.rotated(query), attention.rotated(key)
     if _has_slow_gradient(query, key, value):
         with torch.autocast(query.device.type, enabled=False):
             added = None if added is None else added.float()

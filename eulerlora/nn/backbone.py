@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import DistanceAttention, SelfAttention
+from eulerlora.nn.attention import DistanceAttention, RotaryAttention, SelfAttention
 from eulerlora.settings import Activation, BackboneSettings
 
 POSITIONS = "encoder.pos_embedding"
@@ -76,8 +76,7 @@ class EncoderBlock(nn.Module):
         super().__init__()
         width, norm = settings.width, partial(nn.LayerNorm, eps=settings.norm_epsilon)
         self.ln_1 = norm(width)
-        attention = DistanceAttention if settings.attention == "l2" else SelfAttention
-        self.self_attention = attention(width, settings.heads, batch_first=True)
+        self.self_attention = _attention(settings)
         self.scale_1 = LayerScale(width) if settings.layer_scale else nn.Identity()
         self.ln_2 = norm(width)
         self.mlp = _mlp(settings)
@@ -97,6 +96,15 @@ class EncoderBlock(nn.Module):
         return output
 
 
+def _attention(settings: BackboneSettings) -> SelfAttention:
+    width, heads = settings.width, settings.heads
+    if settings.positions == "rotary":
+        side = settings.image_size // settings.patch_size
+        return RotaryAttention(width, heads, side, 1 + settings.registers)
+    attention = DistanceAttention if settings.attention == "l2" else SelfAttention
+    return attention(width, heads, batch_first=True)
+
+
 def _mlp(settings: BackboneSettings) -> nn.Module:
     """An MLP with torchvision's initialisation and the names of its layers."""
     if settings.activation == "swiglu":
@@ -112,14 +120,18 @@ def _mlp(settings: BackboneSettings) -> nn.Module:
 
 
 class _Encoder(nn.Module):
-    """Position embeddings (1, tokens without registers, width), blocks and layer norms."""
+    """Position embeddings (1, tokens without registers, width), blocks and layer norms.
+
+    Rotary positions are those of the blocks.
+    """
 
     def __init__(self, settings: BackboneSettings) -> None:
         super().__init__()
         norm = partial(nn.LayerNorm, settings.width, eps=settings.norm_epsilon)
-        tokens = settings.tokens - settings.registers
-        self.pos_embedding = nn.Parameter(torch.empty(1, tokens, settings.width))
-        _draw_normal(self.pos_embedding, std=0.02)
+        if settings.positions != "rotary":
+            tokens = settings.tokens - settings.registers
+            self.pos_embedding = nn.Parameter(torch.empty(1, tokens, settings.width))
+            _draw_normal(self.pos_embedding, std=0.02)
         self.ln_pre = norm() if settings.pre_norm else nn.Identity()
         self.layers = nn.Sequential(
             OrderedDict(
@@ -167,7 +179,9 @@ class VisionTransformer(nn.Module):
         Registers have no position.
         """
         class_token = self.class_token.expand(patches.shape[0], -1, -1)
-        tokens: Tensor = torch.cat([class_token, patches], dim=1) + self.encoder.pos_embedding
+        tokens = torch.cat([class_token, patches], dim=1)
+        if self.settings.positions != "rotary":
+            tokens = tokens + self.encoder.pos_embedding
         if self.settings.registers:
             registers = self.register_tokens.expand(patches.shape[0], -1, -1)
             tokens = torch.cat([tokens[:, :1], registers, tokens[:, 1:]], dim=1)

@@ -13,7 +13,12 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.images.preprocess import normalise
-from eulerlora.nn.attention import DistanceAttention, SelfAttention, projected_attention
+from eulerlora.nn.attention import (
+    DistanceAttention,
+    RotaryAttention,
+    SelfAttention,
+    projected_attention,
+)
 from eulerlora.nn.backbone import EncoderBlock, LayerScale, VisionTransformer
 from eulerlora.nn.device import download
 from eulerlora.nn.method import AnyMethod, AttentionAdapters, BlockAdapters, BlockRows, RowDraws
@@ -24,6 +29,8 @@ from eulerlora.settings import UNSCALED, Draw, Preprocessing, Temperatures
 
 _MIN_STANDARD_DEVIATION = 1e-3
 """Lower limit of the standard deviation over patches: its logarithm is finite for a plain image."""
+_WITH_KEY_BIAS = DistanceAttention, RotaryAttention
+"""Attention that a bias of the keys changes."""
 FEATURES_PER_WIDTH = 3
 """Number of features of a row (`NetworkOutput.features`) for each feature of a token."""
 
@@ -260,13 +267,14 @@ def round_products(network: AdaptedVisionTransformer) -> None:
 
 
 def remove_key_biases(network: AdaptedVisionTransformer) -> None:
-    """Sets the biases of the keys to zero where attention is by dot product, in place.
+    """Sets the biases of the keys to zero where attention is by their dot product, in place.
 
-    Such a bias adds the same number to all attention logits of a query, which changes no softmax,
-    but a large one (DINOv2 has elements above 30) leaves few digits of bfloat16 to the keys.
+    Such a bias, if it is not rotated, adds the same number to all attention logits of a query,
+    which changes no softmax, but a large one (DINOv2 has elements above 30) leaves few digits of
+    bfloat16 to the keys.
     """
     for module in network.backbone.encoder.layers.modules():
-        if isinstance(module, SelfAttention) and not isinstance(module, DistanceAttention):
+        if isinstance(module, SelfAttention) and not isinstance(module, _WITH_KEY_BIAS):
             assert module.in_proj_bias is not None
             module.in_proj_bias.data.chunk(3)[1].zero_()
 

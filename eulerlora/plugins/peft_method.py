@@ -65,8 +65,8 @@ _ROLES: Mapping[str, _Role] = {
 
 _TARGETS: Mapping[tuple[str, ...], list[str]] = {
     (
-        "vit", "deit", "dinov2", "dinov2_with_registers", "llama", "mistral", "mixtral", "gemma",
-        "gemma2", "gemma3_text", "qwen2", "qwen3", "stablelm",
+        "vit", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "llama", "mistral",
+        "mixtral", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "stablelm",
     ): ["q_proj", "k_proj", "v_proj", "o_proj"],
     ("clip", "clip_vision_model", "siglip", "bart", "opt"): [
         "q_proj", "k_proj", "v_proj", "out_proj",

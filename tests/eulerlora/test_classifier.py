@@ -69,7 +69,7 @@ BUILDERS = {
     **{
         name: MODELS[name]
         for name in (
-            "timm", "timm's DINOv2 with registers", "ViT with a classifier", "DINOv2",
+            "timm", "timm's DINOv2 with registers", "ViT with a classifier", "DINOv2", "DINOv3",
             "CLIP's vision tower",
         )
     },

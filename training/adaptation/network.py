@@ -34,7 +34,7 @@ from eulerlora.checkpoint.weights import (
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import Preprocessing
+from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import AUTO
 from eulerlora_contract.settings import validated
@@ -175,7 +175,8 @@ def whole_network(
     With `attention=l2` the keys get the weights of the queries, and keep them in training. The
     heads are zero.
     """
-    shape = backbone.settings.model_copy(update={"attention": settings.attention})
+    changed = backbone.settings.model_dump() | {"attention": settings.attention}
+    shape = validated(BackboneSettings, changed)
     state = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
     if settings.attention == "l2":
         for name, tensor in state.items():

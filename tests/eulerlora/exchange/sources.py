@@ -134,6 +134,12 @@ MODELS: dict[str, Callable[[Path], SavedModel]] = {
     "DINOv2 with registers": lambda folder: of_transformers(
         folder, "Dinov2WithRegisters", mlp_ratio=2, num_register_tokens=3
     ),
+    "DINOv3": lambda folder: of_transformers(
+        folder, "DINOv3ViT", intermediate_size=24, num_register_tokens=4
+    ),
+    "DINOv3, gated MLP": lambda folder: of_transformers(
+        folder, "DINOv3ViT", intermediate_size=24, use_gated_mlp=True, hidden_act="silu"
+    ),
     "CLIP's vision tower": lambda folder: of_transformers(
         folder, "CLIPVision", intermediate_size=24
     ),

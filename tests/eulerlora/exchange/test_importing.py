@@ -64,7 +64,7 @@ def test_an_imported_backbone_has_the_features_of_its_library(
     torch.testing.assert_close(backbone(pixels), expected, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", ["ViT", "Dinov2", "Dinov2WithRegisters"])
+@pytest.mark.parametrize("kind", ["ViT", "Dinov2", "Dinov2WithRegisters", "DINOv3ViT"])
 @torch.inference_mode()
 def test_positions_for_another_image_size_are_those_of_the_library(
     kind: str, tmp_path: Path
@@ -165,7 +165,8 @@ def test_a_model_that_is_not_known_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("save", "named"),
     [
-        (partial(of_transformers, kind="DINOv3ViT"), "rotary positions"),
+        (partial(of_transformers, kind="DINOv3ViT", rope_theta=10.0), "rope_theta"),
+        (partial(of_transformers, kind="DINOv3ViT", use_gated_mlp=True), "hidden_act=silu"),
         (partial(of_transformers, kind="SiglipVision"), "attention pooling, no class token"),
         (partial(of_transformers, kind="Beit", use_relative_position_bias=True), "relative pos"),
         (partial(of_timm, class_token=False, global_pool="map"), "pooling, no class token"),

@@ -60,6 +60,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "CLIP": {"pre_norm": True, "activation": "quick-gelu", "norm_epsilon": 1e-5},
     "DINOv2": {"layer_scale": True},
     "DINOv2 with registers": {"layer_scale": True, "registers": 3},
+    "DINOv3": {"layer_scale": True, "registers": 3, "positions": "rotary"},
     "gated MLP": {"activation": "swiglu"},
     "mean over patches": {"pooling": "mean", "registers": 1},
     "mean, then norm": {"pooling": "mean", "final_norm": "pooled", "activation": "gelu-tanh"},

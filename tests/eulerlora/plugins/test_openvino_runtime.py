@@ -33,6 +33,7 @@ BACKBONES: dict[str, dict[str, object]] = {
     "one block": {"layers": 1},
     "by distance": {"attention": "l2"},
     "as DINOv2": {"layer_scale": True, "registers": 2, "activation": "swiglu", "layers": 1},
+    "as DINOv3": {"positions": "rotary", "layer_scale": True, "registers": 2},
     "as CLIP": {"pre_norm": True, "activation": "quick-gelu", "final_norm": "none"},
     "mean of patches": {"pooling": "mean", "stem": "convolution", "final_norm": "pooled"},
 }

@@ -388,6 +388,7 @@ MODELS: dict[str, tuple[Build, int, int]] = {
     "vit": (lambda: transformers.ViTModel(VIT), 6, 2),
     "llama": (lambda: transformers.LlamaModel(LLAMA), 6, 2),
     "dinov2": (lambda: transformers.Dinov2Model(transformers.Dinov2Config(**SHAPE)), 6, 2),
+    "dinov3": (lambda: transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**SHAPE)), 6, 2),
     "clip": (
         lambda: transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**SHAPE)), 6, 2
     ),
