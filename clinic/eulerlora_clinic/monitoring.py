@@ -385,7 +385,8 @@ def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) 
     """
     for other in {row.policy_hash for row in outcomes} - {"", policy_hash}:
         raise OutcomesError(
-            f"{path}: expected decisions of the policy {policy_hash}, got {printable(other)}"
+            f"{path}: expected decisions of the policy {policy_hash}, got {printable(other)}; name "
+            "the file of that policy with --policy"
         )
 
 

@@ -110,7 +110,7 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     "monitor",
     epilog="\b\nExamples:\n"
     "  eulerlora monitor confirmed.csv --policy policy.toml\n"
-    "  eulerlora monitor audit-2026-11.jsonl audit.jsonl",
+    "  eulerlora monitor audit-2026-11.jsonl audit.jsonl --policy policy.toml",
 )
 @click.argument("outcomes", metavar="OUTCOMES...", nargs=-1, required=True, type=INPUT_FILE)
 @click.option(

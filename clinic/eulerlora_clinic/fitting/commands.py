@@ -519,4 +519,12 @@ def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
         yield "No policy was written: it needs a lesion of a target class; name one with --target."
         return
     yield from _warning_lines(report.policy)
+    measurements = [report.results[name].policy for name in ("before", "after") if report.measured]
+    match [one.evidence.critical.sensitivity for one in measurements if one is not None]:
+        case [before, after] if after < before:
+            yield (
+                "warning: on the held-out pictures the sensitivity for "
+                f"{report.policy.target.critical.name} falls from {before:.3f} to {after:.3f}: do "
+                "not serve this policy before somebody has examined why"
+            )
     yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"

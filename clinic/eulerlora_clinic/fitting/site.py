@@ -513,18 +513,19 @@ def _site_parts(
     units, total, fewest = f"{counted.unit}s", len(counted), min(counts.values())
     groups, of_groups = len(np.unique(counted.groups)), f"{counted.group}s"
     coverage, target = settings.coverage, settings.policy.policy.target
-    of_classes, classes = fewest, "each class"
+    of_each = f"{units} of each class of the model"
+    of_classes, of_sets = fewest, of_each
     if coverage.always_include_rare:
-        of_classes, classes = max(counts.values()), "a class"
+        of_classes, of_sets = max(counts.values()), f"{units} of a class"
     critical = sum(counts.get(name, 0) for name in target.critical.classes)
     required = settings.sensitivity, settings.predictive_value
     listed = [
         FittedPart(_HEADS, MIN_HEADS, groups, of_groups),
-        FittedPart(_TEMPERATURE, _MIN_TEMPERATURE, min(fewest, groups), f"{units} of each class"),
+        FittedPart(_TEMPERATURE, _MIN_TEMPERATURE, min(fewest, groups), of_each),
         FittedPart(FEATURES, _MIN_FEATURES, groups, of_groups),
         FittedPart(OOD, _MIN_OOD, total, units),
         *(
-            FittedPart(sets_part(stated), min_units(stated), of_classes, f"{units} of {classes}")
+            FittedPart(sets_part(stated), min_units(stated), of_classes, of_sets)
             for stated in coverage.coverages
         ),
         *target_parts(critical, total, *required, target, units),

@@ -145,10 +145,14 @@ def test_prediction_sets_are_fitted_where_every_class_has_enough_lesions(
     assert {entry.coverage for entry in sets} == {0.9}
     assert {entry.units for entry in sets} == {(12, 20, 28)}
     assert {entry.unit for entry in sets} == {"lesion"}
-    assert "| temperature | 10 lesions of each class | 12 |" in output
+    assert "| temperature | 10 lesions of each class of the model | 12 |" in output
     fitted = "fitted; for every class with a confidence of 72% or more"  # 1 - 0.9**12
-    assert f"| prediction sets 0.9 | 9 lesions of each class | 12 | {fitted} |" in output
-    assert "| prediction sets 0.95 | 19 lesions of each class | 12 | too few |" in output
+    assert (
+        f"| prediction sets 0.9 | 9 lesions of each class of the model | 12 | {fitted} |" in output
+    )
+    assert (
+        "| prediction sets 0.95 | 19 lesions of each class of the model | 12 | too few |" in output
+    )
 
 
 def test_a_second_fit_gives_the_same_revision(
@@ -228,6 +232,20 @@ def test_the_routine_threshold_of_the_policy_stays_with_too_few_critical_lesions
     row = f"| routine threshold | 3 lesions of melanoma | 2 | stays {routine:g}: {found} "
     (line,) = (line for line in output.splitlines() if line.startswith(row))
     assert line.endswith("too few |")
+
+
+@pytest.mark.parametrize(("before", "falls"), [(0.0001, True), (0.999, False)])
+def test_a_sensitivity_that_falls_on_held_out_lesions_is_a_warning(
+    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path, before: float, falls: bool
+) -> None:
+    rules = re.sub(r"(routine|urgent) = [0-9.]+", rf"\1 = {before}", policy.read_text(), count=2)
+    policy.write_text(rules)
+    status, output = fit(
+        site_source, "--data", local_folder, "--out", tmp_path / "out", *NEVUS,
+        "--policy", policy, "--sensitivity", 0.5, "--hold-out", 0.4,
+    )  # fmt: skip
+    assert status == 0, output
+    assert ("sensitivity for melanoma falls from 1.000 to " in output) is falls
 
 
 def test_a_few_pictures_keep_the_margins_of_auto(
