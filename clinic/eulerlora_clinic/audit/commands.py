@@ -117,13 +117,13 @@ def _verify_command(
             "end of the log was removed, or it is another log"
         )
     click.echo(
-        f"{len(files)} files, {kinds.total():,} lines, {kinds[ANSWER]:,} answers, "
-        f"{kinds[DECISION]:,} decisions, {kinds[REPAIR]:,} repairs after a crash"
+        f"files: {len(files)}, lines: {kinds.total():,}, answers: {kinds[ANSWER]:,}, "
+        f"decisions: {kinds[DECISION]:,}, repairs after a crash: {kinds[REPAIR]:,}"
     )
     click.echo(f"from {first['time']} to {last['time']}")
     click.echo(f"last {last['mac']}")
     click.echo(
-        f"{lines_since:,} lines since the expected one"
+        f"lines since the expected one: {lines_since:,}"
         if expect_last
         else "lines removed from the end are noticed only with --expect-last"
     )
@@ -171,7 +171,7 @@ def _due_command(
         due_mac = last["mac"] if is_due else due_mac
         click.echo(
             f"{printable(str(names[header['mac']]))}: {header['time'][:10]} to "
-            f"{last['time'][:10]}, {1 + last['sequence'] - header['sequence']:,} lines, {state}"
+            f"{last['time'][:10]}, lines: {1 + last['sequence'] - header['sequence']:,}, {state}"
         )
     if due_mac is not None:
         click.echo(f"after deleting what is due, verify the rest with --after {due_mac}")

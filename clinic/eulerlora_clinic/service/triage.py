@@ -94,7 +94,7 @@ class Triage(Interpretation):
         if missing:
             raise PolicyNotApplicable(
                 f"the policy needs the classes {', '.join(missing)}, which the model "
-                f"{served.name} does not have"
+                f"{served.name} does not have; eulerlora serve --policy FILE applies another"
             )
 
     def check_images(self, count: int) -> None:

@@ -49,7 +49,7 @@ def test_a_valid_log_is_summarised_with_its_last_line(path: Path) -> None:
     for argument in (path, path.parent):
         done = run("audit", "verify", argument)
         assert (done.status, done.err) == (0, "")
-        assert "1 files, 4 lines, 3 answers, 0 decisions, 0 repairs" in done.out
+        assert "files: 1, lines: 4, answers: 3, decisions: 0, repairs after a crash: 0" in done.out
         assert f"from {first['time']} to {last['time']}" in done.out
         assert f"last {last['mac']}\n" in done.out
 
@@ -65,7 +65,7 @@ def test_a_truncated_log_is_detected_with_an_expected_line(path: Path) -> None:
         done = run("audit", "verify", path, "--expect-last", noted)
         assert (done.status, done.out.splitlines()[-1]) == (
             0,
-            f"{since} lines since the expected one",
+            f"lines since the expected one: {since}",
         )
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     assert run("audit", "verify", path).status == 0
@@ -79,10 +79,10 @@ def test_a_later_file_is_accepted_with_the_last_line_of_archived_ones(
     with AuditLog(path, SECRET) as log:
         path.rename(archived)
         asyncio.run(log.record(audit_entry("r4", b"two")))
-    assert "2 files, 6 lines" in run("audit", "verify", path, archived).out
+    assert "files: 2, lines: 6" in run("audit", "verify", path, archived).out
     assert f"{path}: line 1: " in refusal("audit", "verify", path)
     last = verified(archived)[-1]["mac"]
-    assert "1 files, 2 lines" in run("audit", "verify", path, "--after", last).out
+    assert "files: 1, lines: 2" in run("audit", "verify", path, "--after", last).out
 
 
 def decided(path: Path, answer: Record, reason: str) -> None:
@@ -102,7 +102,7 @@ def test_answers_and_decisions_on_an_image_are_shown(path: Path, image: Path) ->
     decided(path, second, "other")
     done = run("audit", "verify", path, "--image", image)
     assert done.status == 0
-    assert "3 answers, 2 decisions" in done.out
+    assert "answers: 3, decisions: 2" in done.out
     shown = [line for line in done.out.splitlines() if line.startswith("sequence=")]
     ids = [word for line in shown for word in line.split() if word.startswith("request_id=")]
     assert ids == ["request_id=r1", "request_id=r3", "request_id=r1"]
@@ -121,12 +121,12 @@ def test_files_are_due_when_their_last_line_is_older_than_the_retention(
     AuditFile(path, chain_key(SECRET), after, retention_months=240).close()
     done = run("audit", "due", path.parent)
     first, second = done.out.splitlines()
-    assert first.startswith(f"{older}: ") and first.endswith("4 lines, kept")
-    assert second == f"{path}: 2026-05-31 to 2026-05-31, 1 lines, due 2046-05-31"
+    assert first.startswith(f"{older}: ") and first.endswith("lines: 4, kept")
+    assert second == f"{path}: 2026-05-31 to 2026-05-31, lines: 1, due 2046-05-31"
     after_mac = verified(older, path)[-1]["mac"]
     monkeypatch.setattr("eulerlora_clinic.audit.commands.datetime", Clock)
     done = run("audit", "due", path, older, "--months", "1")
-    assert done.out.splitlines()[1].endswith("1 lines, DUE since 2026-06-30")
+    assert done.out.splitlines()[1].endswith("lines: 1, DUE since 2026-06-30")
     assert done.out.splitlines()[2].endswith(f"--after {after_mac}")
 
 
