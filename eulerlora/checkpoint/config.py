@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod
-from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
+from eulerlora.sampling.adaptive import MIN_IMAGES, DecisionMargins, StoppingRule
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import BackboneSettings, Preprocessing, Provenance, Temperatures
@@ -299,7 +299,7 @@ class CheckpointConfig(Settings):
         if self.margins is None:
             raise SettingsError(
                 "samples: expected a number, because the model has no decision margins for auto; "
-                "eulerlora calibrate fits them"
+                f"eulerlora calibrate fits them to {MIN_IMAGES} calibration images or more"
             )
         for name in ("sampler", "views"):
             fitted, asked = getattr(self.margins.options, name), getattr(chosen, name)
