@@ -14,7 +14,8 @@ from eulerlora_contract.sampling import Options
 from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW
 
-FEATURES, OOD, MARGINS = "feature means", "OOD thresholds", "decision margins"
+FEATURES, OOD = "feature means", "OOD thresholds"
+_MARGINS = "decision margins"
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
     if margins is not None:
         samples, share = margins.options.samples, f"{margins.agreement:.1%}"
         result = f"label and flags of {samples} samples in {share} (level {margins.level:g})"
-        yield FittedPart(MARGINS, MIN_IMAGES, margins.images, "images", result)
+        yield FittedPart(_MARGINS, MIN_IMAGES, margins.images, "images", result)
     elif config.thresholds and config.thresholds[0].images < MIN_IMAGES:
-        yield FittedPart(MARGINS, MIN_IMAGES, config.thresholds[0].images, "images")
+        yield FittedPart(_MARGINS, MIN_IMAGES, config.thresholds[0].images, "images")
     for change in config.bfloat16:
         result = f"{change.summary}: {'accepted' if change.admissible else 'refused'} by auto"
         yield FittedPart("precision", 1, change.images, "images", result)
