@@ -12,7 +12,6 @@ from service.fair_sharing import (
     FairQueue,
     RecentClients,
     SharedCapacity,
-    address_network,
     client_of,
 )
 from tests.problems import raises_problem
@@ -62,7 +61,7 @@ def test_the_name_of_a_key_comes_before_the_address_and_never_equals_one() -> No
      ("testclient", "testclient")],
 )  # fmt: skip
 def test_all_addresses_of_an_ipv6_site_are_one_client(address: str, network: str) -> None:
-    assert address_network(address) == network
+    assert client_of({"client": (address, 4)}) == f"address:{network}"
 
 
 def test_items_of_a_client_are_served_in_the_order_of_their_time_in_the_queue() -> None:

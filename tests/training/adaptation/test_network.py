@@ -14,6 +14,7 @@ from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw
+from eulerlora_contract.errors import NonFiniteError
 from tests.conftest import DOWNLOADED, TINY_BACKBONE, random_backbone
 from training.adaptation.network import (
     count_trained,
@@ -143,6 +144,15 @@ def test_the_embedded_backbone_is_that_of_the_packaged_checkpoint(tmp_path: Path
     assert frozen.published is None
     for name, tensor in packaged.state_dict().items():
         assert torch.equal(frozen.backbone.state_dict()[name], tensor), name
+
+
+def test_weights_that_overflow_when_they_are_rounded_are_refused(tmp_path: Path) -> None:
+    backbone = random_backbone()
+    backbone.class_token.data[0, 0, 1] = 1e6
+    save_backbone(tmp_path / "large.safetensors", backbone, {}, torch.float32)
+    source = BackboneSource(weights="large.safetensors")
+    with pytest.raises(NonFiniteError, match="float16"):
+        read_backbone(source, tmp_path, torch.float16)
 
 
 def test_published_weights_are_read_from_a_file_beside_the_recipe(

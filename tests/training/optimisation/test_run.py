@@ -1,12 +1,10 @@
-"""The device of a run; rounding of stored weights."""
+"""The device of a run."""
 
 import pytest
 import torch
 from accelerate import Accelerator
 
-from eulerlora_contract.errors import NonFiniteError
-from tests.conftest import random_network
-from training.optimisation.run import accelerator_on, round_parameters
+from training.optimisation.run import accelerator_on
 
 
 @pytest.mark.parametrize(
@@ -20,11 +18,3 @@ def test_a_cuda_device_becomes_the_current_device_that_accelerate_uses(
     monkeypatch.setattr(Accelerator, "__init__", lambda _, cpu, **__: calls.append(f"cpu={cpu}"))
     accelerator_on(torch.device(name))
     assert calls == [*current, f"cpu={name.startswith('cpu')}"]
-
-
-def test_rounding_that_overflows_is_refused() -> None:
-    network = random_network()
-    with torch.no_grad():
-        next(network.adapter_parameters())[1].fill_(1e6)
-    with pytest.raises(NonFiniteError, match="float16"):
-        round_parameters(network.adapter_parameters(), torch.float16)
