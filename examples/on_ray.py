@@ -52,10 +52,7 @@ ray.shutdown()
 # the number of replicas, and `serve deploy` starts them: [Ray
 # Serve](../docs/how-to/deploy.md#ray-serve), with what differs from `eulerlora serve`.
 #
-# **On KServe** the container is an `InferenceService`. Name your image and namespace in an overlay
-# ([example](../docs/how-to/deploy.md#keda-and-kserve)), then
-#
-#     python -m deploy.manifests my-overlay | kubectl apply --namespace NAMESPACE --filename -
-#
-# Its clients speak the [Open Inference
+# **On KServe** the container is an `InferenceService`, which [the Helm
+# chart](../docs/how-to/deploy.md#kubernetes) makes with
+# `kserve.enabled`. Its clients speak the [Open Inference
 # Protocol](../docs/how-to/clients.md#open-inference-protocol), as every `eulerlora serve` does.

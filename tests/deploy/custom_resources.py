@@ -71,6 +71,7 @@ class InferenceService(Resource):
 
             model_config = ConfigDict(extra="allow")
 
+            labels: dict[str, str]
             minReplicas: Int32  # noqa: N815
             maxReplicas: Int32  # noqa: N815
 

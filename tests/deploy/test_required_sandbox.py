@@ -6,10 +6,7 @@ import pytest
 
 from tests.program import succeed
 
-FILES = (
-    "compose.yaml", "eulerlora.service", "kubernetes/base/deployment.yaml",
-    "kubernetes/kserve/inference-service.yaml",
-)  # fmt: skip
+FILES = ("compose.yaml", "eulerlora.service", "chart/templates/_pod.tpl")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -18,7 +15,7 @@ def test_a_deployment_requires_the_sandbox_of_decoders(deploy_folder: Path, name
 
 
 def test_no_other_file_starts_a_service(deploy_folder: Path) -> None:
-    files = [one for one in deploy_folder.rglob("*") if one.suffix in (".yaml", ".service")]
+    files = [one for one in deploy_folder.rglob("*") if one.suffix in (".yaml", ".tpl", ".service")]
     starting = {
         one for one in files if "--keys=" in one.read_text() or "ExecStart=" in one.read_text()
     }

@@ -1,12 +1,14 @@
 """Compose, Kubernetes and the Dockerfile agree with the server and with each other."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.process import effective_settings
+from tests.deploy.conftest import Objects
 from tests.program import succeed
 from tests.service.conftest import app_of
 
@@ -46,10 +48,13 @@ def test_every_option_is_one_of_the_server(commands: list[list[str]]) -> None:
         assert {word.partition("=")[0] for word in command if word.startswith("--")} <= known
 
 
-def test_every_probed_path_is_a_route(container: dict[str, Any], manifests: dict[str, Any]) -> None:
+def test_every_probed_path_is_a_route(
+    container: dict[str, Any], rendered: Callable[..., Objects]
+) -> None:
     paths = {container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "readiness")}
     paths |= {container["livenessProbe"]["httpGet"]["path"]}
-    paths |= {endpoint["path"] for endpoint in manifests["ServiceMonitor"]["spec"]["endpoints"]}
+    endpoints = rendered("monitor=true")["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    paths |= {endpoint["path"] for endpoint in endpoints}
     paths |= set(re.findall(r"'GET', '(/\w+)'", DOCKERFILE))
     assert paths == {"/readyz", "/livez", "/metrics"}
     assert paths <= set(app_of().openapi()["paths"])
