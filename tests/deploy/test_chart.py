@@ -129,7 +129,7 @@ def test_no_service_link_sets_a_variable_with_the_prefix_of_the_settings(
 def test_an_audit_log_has_a_volume_and_one_pod(clinic: Objects) -> None:
     deployment = clinic["Deployment"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
-    assert clinic["PersistentVolumeClaim"]["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert clinic["PersistentVolumeClaim"]["spec"]["accessModes"] == ["ReadWriteOnce"]
     pod = deployment["template"]["spec"]
     (container,) = pod["containers"]
     (folder,) = set(writable(container)) - {"/tmp"}
