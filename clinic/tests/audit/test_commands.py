@@ -157,11 +157,12 @@ def test_a_secret_file_replaces_the_environment(path: Path, secret: Path) -> Non
     assert f"{path}: line 1: " in refusal("audit", "verify", path, "--secret-file", secret)
 
 
-def test_line_ends_after_a_secret_do_not_belong_to_it(path: Path, secret: Path) -> None:
+def test_only_line_ends_after_a_secret_do_not_belong_to_it(path: Path, secret: Path) -> None:
     secret.write_bytes(SECRET + b"\r\n")
     assert run("audit", "verify", path, "--secret-file", secret).out
-    secret.write_bytes(b"\n" + SECRET)
-    assert f"{path}: line 1: " in refusal("audit", "verify", path, "--secret-file", secret)
+    for other in (b"\n" + SECRET, SECRET + b" \n"):
+        secret.write_bytes(other)
+        assert f"{path}: line 1: " in refusal("audit", "verify", path, "--secret-file", secret)
 
 
 @pytest.mark.parametrize("content", [b"", b"short\n"])

@@ -75,6 +75,8 @@ def test_records_are_found_from_the_last_one_on_across_blocks_and_files(
     opened(path.with_name("another key"), b"other").close()
     found = newest_records(path, KEY, b"wanted")
     assert [record["name"] for record in found] == ["wanted 3", "wanted 2", "wanted 1"]
+    sequences = [record["sequence"] for record in newest_records(path, KEY, b"\n")]
+    assert sequences == [2, 1, 0, 5, 4, 3, 2, 1, 0]  # all but the changed one
 
 
 def test_a_file_system_without_locks_is_refused(path: Path, monkeypatch) -> None:

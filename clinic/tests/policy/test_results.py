@@ -242,6 +242,12 @@ def shown(*measured: dict[str, Any]) -> Performance:
     return tables
 
 
+def test_an_answer_states_no_predictive_value_if_no_image_was_urgent() -> None:
+    rules = policy(MEASURED | {"urgent": None})
+    (known,) = reference(rules, rules.evidence[0].options.precision).measured
+    assert (known.unit, known.sensitivity, known.predictive_value) == ("picture", 0.975, None)
+
+
 def test_the_summary_has_a_row_for_each_data_set() -> None:
     other = {"data": "PAD", "unit": "lesion", "urgent": None}
     summary = shown(MEASURED, MEASURED | other).summary
