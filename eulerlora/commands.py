@@ -568,6 +568,6 @@ def import_command(
         f"{len(config.classes)} classes: {out}"
     )
     click.echo(
-        "next, with one folder of pictures for each class in DIR: "
+        "next, with a folder of held-out pictures for each class in DIR: "
         f"eulerlora calibrate {out} --data DIR --out NEW"
     )

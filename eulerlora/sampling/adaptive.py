@@ -294,7 +294,10 @@ def fit_margins(
     # Images come in the order of their names, which may be that of their classes.
     chosen = np.random.default_rng(0).permutation(names)[: len(names) // 2]
     first = torch.from_numpy(np.isin(groups, chosen))
-    halves = [summaries_by_round(trajectories.images(part), distance) for part in (first, ~first)]
+    halves = [
+        summaries_by_round(trajectories.images(part), distance and distance.images(part))
+        for part in (first, ~first)
+    ]
     for level in _LEVELS:
         agreeing = (
             _agreeing(tested, replace(rule, margins=_margins_at(fitted, level, options, data)))

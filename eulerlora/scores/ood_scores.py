@@ -12,6 +12,7 @@ NeurIPS 2018), shrunk towards its diagonal. `eulerlora.nn.network.NetworkOutput`
 the features. The statistics are the file `ood.safetensors` of a checkpoint.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -67,6 +68,10 @@ class FeatureDistance:
         distances = torch.cdist(self._whitened(features), self._means, compute_mode=exact)
         return distances.amin(dim=-1)
 
+    def images(self, part: Tensor) -> "FeatureDistance":
+        """The distance for some of the images that it is called with, by indices or a mask."""
+        return self
+
     def _whitened(self, vectors: Tensor) -> Tensor:
         """(n, d) vectors whose Euclidean distances are the Mahalanobis distances."""
         whitened = torch.linalg.solve_triangular(self._lower, vectors.double().T, upper=False)
@@ -90,6 +95,36 @@ def fit_feature_statistics(
     variances = covariance.diagonal()
     shrunk = (1 - shrinkage) * covariance + (shrinkage * variances + _MIN_VARIANCE).diag()
     return FeatureStatistics(means.float(), shrunk.float())
+
+
+class CrossFittedDistance(FeatureDistance):
+    """The distance for the n images that the statistics are fitted to.
+
+    An image is near statistics that contain it. Its distance is therefore that from the statistics
+    of the images outside of its fold, which are fewer: a threshold becomes a little higher.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, classes: int, folds: Tensor) -> None:
+        """From features (n, d), labels (n,) and the fold of each image (n,), at least two folds."""
+        super().__init__(fit_feature_statistics(features, labels, classes))
+        self._folds = folds
+        self._outside = {
+            int(fold): FeatureDistance(
+                fit_feature_statistics(features[folds != fold], labels[folds != fold], classes)
+            )
+            for fold in folds.unique()
+        }
+
+    def __call__(self, features: Tensor) -> Tensor:
+        distances = torch.empty(len(features), dtype=torch.float64)
+        for fold, distance in self._outside.items():
+            distances[self._folds == fold] = distance(features[self._folds == fold])
+        return distances
+
+    def images(self, part: Tensor) -> "CrossFittedDistance":
+        chosen = copy.copy(self)
+        chosen._folds = self._folds[part]
+        return chosen
 
 
 @dataclass(frozen=True)

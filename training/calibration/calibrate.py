@@ -26,11 +26,13 @@ from eulerlora.model import EulerLoRA
 from eulerlora.precision import missing_bfloat16
 from eulerlora.scores.ood_scores import (
     SHRINKAGE,
+    CrossFittedDistance,
     FeatureDistance,
     FeatureStatistics,
     fit_feature_statistics,
 )
 from eulerlora.settings import Provenance, RuntimeSettings
+from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import new_folder
 from eulerlora_contract.sampling import (
     AUTO,
@@ -46,18 +48,21 @@ from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
     check_units,
+    group_folds,
     precision_changes,
     with_prediction_sets,
     with_thresholds,
 )
 from training.data.copies import image_digests
-from training.data.images import ImageParts, evenly_spaced
+from training.data.images import ImageParts, LabelledImage, evenly_spaced
 from training.data.units import Units
 from training.evaluation.inference import predict_all
 from training.recipe.schema import CALIBRATED_SAMPLES
 
 _MAX_FEATURE_IMAGES = 10_000
 """Training images, evenly spaced, from which the feature statistics are computed, at most."""
+_FEATURE_FOLDS = 10
+"""Of the calibration images that the feature statistics are fitted to without a training part."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +117,9 @@ def calibrate(
     Fits, in this order: the feature statistics, to the training part; the temperature of each mode,
     if `temperature`, which is 1 otherwise; OOD thresholds and decision margins; with a
     coverage, prediction sets. All but the statistics are fitted to the calibration part, or (the
-    temperature excepted) to the test part of a split without one; the config names it. Nothing of
-    an earlier calibration remains.
+    temperature excepted) to the test part of a split without one; the config names it. Without a
+    training part, the statistics are fitted to the calibration part too, and its distances are
+    cross-fitted. Nothing of an earlier calibration remains.
 
     `samples` are those of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough
     images (`eulerlora.sampling.adaptive`), and has no sets. `sampler` and `views` replace those of
@@ -122,7 +128,8 @@ def calibrate(
     decides; `auto` is bfloat16 where it is fast.
 
     Raises:
-        DataError: If a class has too few units for the coverage, before any work.
+        DataError: If a class has too few units for the coverage, or there are not two groups to
+            cross-fit, before any work.
     """
     uncalibrated = checkpoint.config.model_copy(
         update={
@@ -141,12 +148,26 @@ def calibrate(
     part = images.held_out
     held_out, data = images.parts[part], f"{images.name}, {part} part"
     check_units(Units.of(held_out), uncalibrated.class_names, coverage)
+    if "train" not in images.parts and len(np.unique(Units.of(held_out).groups)) < 2:
+        raise DataError(f"{images.name}: expected images of two groups or more, got one group")
     source = replace(checkpoint, config=uncalibrated)
     exact = EulerLoRA(source, device)
-    statistics, features = _compute_feature_statistics(exact, images)
+    if "train" in images.parts:
+        train = evenly_spaced(images.parts["train"], _MAX_FEATURE_IMAGES)
+        distance, of_features = _feature_distance(exact, train), f"{images.name}, train part"
+        outputs = CalibrationOutputs.of(exact, held_out, data, samples)
+    else:
+        outputs = CalibrationOutputs.of(exact, held_out, data, samples)
+        distance, train, of_features = _cross_fitted(outputs, len(exact.classes)), held_out, data
+    statistics = distance.statistics
+    features = FeatureConfig(
+        sha256=tensors_sha256(statistics.tensors),
+        shrinkage=SHRINKAGE,
+        components=len(statistics.means),
+        images=len(train),
+        data=of_features,
+    )
     fitted = uncalibrated.model_copy(update={"features": features})
-    distance = FeatureDistance(statistics)
-    outputs = CalibrationOutputs.of(exact, held_out, data, samples)
     if temperature and has_temperature(images):
         # that of stoch for the default samples; more samples are a little less confident
         det, stoch = (outputs.temperature(fitted.options(mode)).temperature for mode in MODES)
@@ -191,18 +212,19 @@ def has_temperature(images: ImageParts) -> bool:
     return fewest >= TEMPERATURE_FOLDS
 
 
-def _compute_feature_statistics(
-    model: EulerLoRA, images: ImageParts
-) -> tuple[FeatureStatistics, FeatureConfig]:
-    train = evenly_spaced(images.parts["train"], _MAX_FEATURE_IMAGES)
-    (trajectories,) = predict_all(model, train, [model.options("det")], "features")
-    labels = torch.tensor([image.label for image in train])
+def _feature_distance(model: EulerLoRA, images: Sequence[LabelledImage]) -> FeatureDistance:
+    (trajectories,) = predict_all(model, images, [model.options("det")], "features")
+    labels = torch.tensor([image.label for image in images])
     features = trajectories.features.mean(dim=(1, 2))
-    statistics = fit_feature_statistics(features, labels, len(model.classes))
-    return statistics, FeatureConfig(
-        sha256=tensors_sha256(statistics.tensors),
-        shrinkage=SHRINKAGE,
-        components=len(statistics.means),
-        images=len(train),
-        data=f"{images.name}, train part",
+    return FeatureDistance(fit_feature_statistics(features, labels, len(model.classes)))
+
+
+def _cross_fitted(outputs: CalibrationOutputs, classes: int) -> CrossFittedDistance:
+    groups = outputs.units.image_groups
+    folds = torch.zeros(len(groups), dtype=torch.int64)
+    count = min(_FEATURE_FOLDS, len(np.unique(groups)))
+    for fold, (_, inside) in enumerate(group_folds(groups, count)):
+        folds[torch.from_numpy(inside)] = fold
+    return CrossFittedDistance(
+        outputs.det.features.mean(dim=(1, 2)), outputs.labels, classes, folds
     )

@@ -66,6 +66,10 @@ def calibrate_command(
 ) -> None:
     """Fit the OOD thresholds of a checkpoint to held-out images of its data set.
 
+    A checkpoint of `adapt` or `eulerlora import` records no data set. --data then has pictures that
+    its training was not shown, all of which are used; or parts: train for the feature means, val or
+    test for the thresholds.
+
     Writes a new checkpoint to --out, with the weights and the model card of CHECKPOINT, which does
     not change. Its revision is another one: a policy fitted to that of CHECKPOINT does not apply.
 
@@ -85,8 +89,8 @@ def calibrate_command(
     from training.calibration.parts import calibrated_parts, parts_table  # noqa: PLC0415
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
     from training.data.datasets import (  # noqa: PLC0415
+        calibrated_dataset,
         check_outside_pictures,
-        checkpoint_dataset,
         dataset_settings,
     )
     from training.data.images import report_skipped  # noqa: PLC0415
@@ -96,7 +100,7 @@ def calibrate_command(
     stored = read_config(checkpoint)
     check_new_checkpoint(out, checkpoint)  # before the data are read
     check_outside_pictures(out, dataset_settings(stored), data)
-    images = checkpoint_dataset(stored, data, skip_bad, table)
+    images = calibrated_dataset(stored, data, skip_bad, table)
     report_skipped(images)
     config = calibrate_checkpoint(
         checkpoint,

@@ -34,6 +34,8 @@ from training.data.splits import FOLDS, Part, fold_of, stratified_split
 
 _COMPARED = 100
 """Images by which a folder is recognised as that of a training."""
+_RECORDS_NONE = "imported"
+"""In the provenance of a checkpoint that was not trained from a recipe (`config_of`)."""
 
 
 def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False) -> ImageParts:
@@ -74,7 +76,7 @@ def evaluated_dataset(
     That is `checkpoint_dataset`, or as the part `test` all images of another folder but those that
     the training was shown and others of their groups; classes may be absent. Another folder has
     neither the name nor the train part of the training's; or it has not the published data set of
-    the training.
+    the training; or it has no parts, for a training that is not recorded.
 
     Args:
         config: Of the checkpoint.
@@ -101,6 +103,11 @@ def evaluated_dataset(
         )
         is_other = mapped or not kind.is_in(path)
         why = f"the folder is not that of {kind.title}"
+    elif _RECORDS_NONE in config.provenance:
+        is_other = not read_local_images(
+            path, config.classes, settings, skip_bad=skip_bad
+        ).has_parts
+        why = "the training is not recorded"
     else:
         is_other = not same_name and not _has_train_part(folder, settings, directory, skip_bad)
         why = f"it is not the folder of the training on {trained_on}"
@@ -136,9 +143,10 @@ def evaluated_dataset(
         )
     elif not (kind.published or same_name):
         tested, total = len(images.parts["test"]), sum(map(len, images.parts.values()))
+        has = f"the pictures of the training on {trained_on}"
         note = (
             f"only the test part is tested on, {tested:,} of {total:,} images, because {name} has "
-            f"the pictures of the training on {trained_on}"
+            f"{'parts' if _RECORDS_NONE in config.provenance else has}"
         )
     if note is not None:
         images = replace(images, notes=(*images.notes, note))
@@ -190,6 +198,44 @@ def checkpoint_dataset(
                 raise DataError(f"{directory}: expected {option} only with pictures of one's own")
     settings = _with_table(dataset_settings(config), table)
     return _of_checkpoint(read_dataset(settings, directory, skip_bad), config, directory)
+
+
+def calibrated_dataset(
+    config: CheckpointConfig,
+    directory: Path,
+    skip_bad: bool = False,
+    table: LabelTable | None = None,
+) -> ImageParts:
+    """The data set that a calibration of a checkpoint fits to.
+
+    That is `checkpoint_dataset`. A checkpoint that was not trained from a recipe records none: the
+    images are then held out, all in the part `calibration`; or their stated parts are kept.
+
+    Raises:
+        DataError: As `checkpoint_dataset`.
+    """
+    if _RECORDS_NONE not in config.provenance:
+        return checkpoint_dataset(config, directory, skip_bad, table)
+    settings = _with_table(dataset_settings(config), table)
+    local = read_local_images(directory, config.classes, settings, skip_bad=skip_bad)
+    if local.has_parts:
+        parts = read_dataset(settings.model_copy(update={"split": "paper"}), directory, skip_bad)
+        return _of_checkpoint(parts, config, directory)
+    absent = {*range(len(config.classes))} - {image.label for image in local.images}
+    if absent:
+        names = ", ".join(config.class_names[index] for index in sorted(absent))
+        raise DataError(f"{directory}: expected images of every class, got none of {names}")
+    note = (
+        f"all {len(local.images):,} images fit feature means, temperatures and thresholds, as "
+        "images that the training was not shown; the distance of each is from means of others"
+    )
+    return ImageParts(
+        f"{local.name}, all images",
+        config.classes,
+        {"calibration": local.images},
+        skipped=local.skipped,
+        notes=(*local.notes, note),
+    )
 
 
 def _with_table(settings: DataSettings, table: LabelTable | None) -> DataSettings:

@@ -29,6 +29,7 @@ class LocalImages:
         ignored: Pictures with an ignored label.
         skipped: Reasons by name for unusable pictures.
         notes: Remarks for the user.
+        has_parts: True if the data state parts.
     """
 
     name: str
@@ -36,6 +37,7 @@ class LocalImages:
     ignored: int
     skipped: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    has_parts: bool = False
 
     @property
     def units(self) -> Units:
@@ -74,7 +76,8 @@ def read_local_images(
     on_bad: OnBad = skipped.__setitem__ if skip_bad else refuse
     decoded = decoded_images(path / table.images)
     with suggesting_options(path, decoded, table):
-        labels = without_parts(with_classes(read_labels(path, decoded, table), table))
+        stated = with_classes(read_labels(path, decoded, table), table)
+        labels = without_parts(stated)
         present = {row.label for row in labels.rows}
         if not present:
             raise DataError(f"{path}: expected labelled pictures, got none")
@@ -105,7 +108,8 @@ def read_local_images(
         unusable = f"; {len(faults):,} are unusable, such as {faults[0]}" if faults else ""
         raise DataError(f"{path}: expected usable labelled pictures, got none{unusable}")
     name = printable(path.resolve().name)
-    return LocalImages(name, images, labels.ignored, skipped, labels.notes)
+    has_parts = any(row.part for row in stated.rows)
+    return LocalImages(name, images, labels.ignored, skipped, labels.notes, has_parts)
 
 
 def _check_labels(

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from tests.conftest import predict_rows
 from tests.eulerlora.exchange.conftest import PREPROCESSING, as_normalised, det_probabilities
 from tests.eulerlora.exchange.sources import randomised
 from tests.program import refusal, run, succeed
-from training.data.datasets import checkpoint_dataset
+from training.data.datasets import calibrated_dataset, evaluated_dataset
 
 TOLERANCE = 1e-5
 COLOURS = [
@@ -216,7 +217,7 @@ def test_the_head_of_clip_has_its_input_the_mean_of_the_patches(
     torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
 
 
-def test_an_imported_checkpoint_is_calibrated_on_folders_of_its_classes_in_any_order(
+def test_an_imported_checkpoint_is_calibrated_on_all_held_out_pictures_or_stated_parts(
     backbone: Path, tmp_path: Path
 ) -> None:
     train_peft(tmp_path / "adapter", backbone, 0, target_modules=["q_proj"], r=2)
@@ -229,14 +230,31 @@ def test_an_imported_checkpoint_is_calibrated_on_folders_of_its_classes_in_any_o
             pixels[:, : 3 * index + 1, channel] = 255
             Image.fromarray(pixels).save(tmp_path / "data" / name / f"{index}.png")
     new = tmp_path / "new"
-    done = run("calibrate", out, "--data", tmp_path / "data", "--device", "cpu", "--out", new)
-    assert done.status == 0, done.err
-    thresholds = load_checkpoint(new).config.thresholds
-    assert {threshold.options.mode for threshold in thresholds} == {"det", "stoch"}
-    images = checkpoint_dataset(load_checkpoint(out).config, tmp_path / "data")
+    succeed("calibrate", out, "--data", tmp_path / "data", "--device", "cpu", "--out", new)
+    config = load_checkpoint(new).config
+    assert {threshold.options.mode for threshold in config.thresholds} == {"det", "stoch"}
+    assert {threshold.images for threshold in config.thresholds} == {36}
+    assert config.features is not None
+    assert config.features.images == 36
+    images = calibrated_dataset(load_checkpoint(out).config, tmp_path / "data")
     assert [label.name for label in images.classes] == ["red", "blue", "green"]
-    for image in images.parts["train"]:
+    for image in images.parts["calibration"]:
         assert image.name.split("/")[-2] == images.classes[image.label].name
+    (test,) = evaluated_dataset(config, new, tmp_path / "data").parts.values()
+    assert len(test) == 36
+    for name in ("red", "green", "blue"):
+        for part, numbers in (("train", range(8)), ("val", range(8, 12))):
+            (tmp_path / "parts" / part / name).mkdir(parents=True)
+            for index in numbers:
+                picture = Path(name, f"{index}.png")
+                shutil.copy(tmp_path / "data" / picture, tmp_path / "parts" / part / picture)
+    new = tmp_path / "of-parts"
+    succeed("calibrate", out, "--data", tmp_path / "parts", "--device", "cpu", "--out", new)
+    config = load_checkpoint(new).config
+    assert config.features is not None
+    assert config.features.images == 24
+    assert {threshold.images for threshold in config.thresholds} == {12}
+    assert len(evaluated_dataset(config, new, tmp_path / "parts").parts["test"]) == 12
 
 
 def edit(folder: Path, **values: object) -> None:

@@ -19,6 +19,7 @@ from eulerlora.checkpoint.config import FeatureConfig
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.scores.ood_scores import (
+    CrossFittedDistance,
     FeatureDistance,
     FeatureStatistics,
     fit_feature_statistics,
@@ -55,6 +56,20 @@ def scored() -> Callable[[Threshold | None], Any]:
 def test_the_energy_is_minus_the_mean_log_sum_exp_of_the_logits(scored) -> None:
     expected = [-LOGITS[image].exp().sum(-1).log().mean() for image in range(2)]
     torch.testing.assert_close(scored(None)["energy"].value, torch.stack(expected))
+
+
+def test_a_cross_fitted_distance_is_that_from_the_images_outside_of_the_fold() -> None:
+    features = torch.randn(12, 20, generator=torch.Generator().manual_seed(0))
+    labels, folds = torch.arange(12) % 2, torch.arange(12) % 3
+    distance = CrossFittedDistance(features, labels, 2, folds)
+    for image in range(12):
+        others = folds != folds[image]
+        statistics = fit_feature_statistics(features[others], labels[others], 2)
+        expected = FeatureDistance(statistics)(features[image : image + 1])
+        part = torch.arange(12) >= image
+        torch.testing.assert_close(distance.images(part)(features[part])[:1], expected)
+    whole = fit_feature_statistics(features, labels, 2)
+    torch.testing.assert_close(distance.statistics.tensors, whole.tensors)
 
 
 def test_the_feature_distance_is_that_of_the_mean_over_trajectories(scored) -> None:
