@@ -170,10 +170,28 @@ def proposal(path: Path, settings: LabelTable) -> Suggestion:
     try:
         images = decoded_images(path / settings.images)
         with suggesting_options(path, images, settings):
-            check_layout(read_labels(path, images, settings), data)
+            labels = read_labels(path, images, settings)
+            check_layout(labels, data)
+        if labels.table is None:
+            suggestion = _grouping_table(labels, images, settings) or suggestion
     except UnreadDataError as error:
         suggestion = error.suggestion
     return replace(suggestion, folder=suggestion.folder or path)
+
+
+def _grouping_table(
+    labels: Labels, images: DecodedImages, settings: LabelTable
+) -> Suggestion | None:
+    """Reads a table that states the labels of the class folders, and their groups."""
+    path, of_folders = labels.folder, {(row.name, row.label) for row in labels.rows}
+    for found in unread_tables(path, images.names, settings):
+        if found.groups is None or found.table is None or found.folder != path:
+            continue
+        with suppress(DataError):
+            stated = read_labels(path, images, found.table)
+            if of_folders <= {(row.name, row.label) for row in stated.rows}:
+                return _table_suggestion(path, images, settings, found)
+    return None
 
 
 def check_layout(labels: Labels, settings: DataSettings) -> None:

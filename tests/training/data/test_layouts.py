@@ -79,6 +79,18 @@ def test_readable_pictures_in_place_of_a_recipe_are_answered_with_the_command_to
         assert (done.status, shlex.split(done.out)) == (1, expected)
 
 
+def test_class_folders_are_read_by_a_table_that_groups_their_pictures(tmp_path: Path) -> None:
+    pictures = [(f"{i}.png", ("mel", "nev")[i % 2], i // 4) for i in range(24)]
+    write_pictures(tmp_path, [f"{label}/{name}" for name, label, _ in pictures])
+    rows = [{"image": name, "dx": label, "patient": who} for name, label, who in pictures]
+    write_table(tmp_path / "clinical.csv", rows)
+    options = shlex.split(run("train", tmp_path).out)
+    assert options[options.index("--group-column") + 1] == "patient"
+    assert run(*options[1:]).status == 0
+    write_table(tmp_path / "clinical.csv", [row | {"dx": f"{row['patient']}"} for row in rows])
+    assert "--table" not in run("train", tmp_path).out
+
+
 def test_masks_beside_class_folders_are_refused_or_ignored(tmp_path: Path) -> None:
     for index, name in enumerate(("benign", "malignant")):
         pictures = [f"{10 * index + i}.png" for i in range(8)]
