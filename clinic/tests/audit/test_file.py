@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import hmac
+import math
 import os
 import subprocess
 import sys
@@ -164,13 +165,26 @@ def test_a_full_disk_at_start_is_reported_with_the_file(path: Path) -> None:
     opened(path).close()
 
 
-def test_a_line_over_the_limit_is_not_written(path: Path) -> None:
+@pytest.mark.parametrize(
+    "value", [pytest.param("x" * (1 << 20), id="too long"), math.nan, -math.inf]
+)
+def test_a_line_that_is_too_long_or_not_json_is_not_written(path: Path, value: object) -> None:
     file = opened(path)
-    with pytest.raises(ValueError, match="at most 1,048,576 bytes"):
-        file.append([{"kind": "decision", "name": "x" * (1 << 20)}])
+    with pytest.raises(ValueError):
+        file.append([{"kind": "decision", "value": value}])
     file.append([{"kind": "decision", "name": "y"}])
     file.close()
     assert kinds(path) == ["header", "decision"]
+
+
+def test_lines_of_another_program_are_refused_before_the_first_write(path: Path) -> None:
+    write(path, "a")
+    file = opened(path)
+    with path.open("ab") as other:
+        other.write(b"{}\n")
+    with pytest.raises(StorageError):
+        file.append([{"kind": "decision"}])
+    file.close()
 
 
 def test_a_second_process_is_refused_until_the_first_ends(path: Path) -> None:
