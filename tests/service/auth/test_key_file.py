@@ -77,6 +77,7 @@ def test_an_unreadable_file_is_reported_with_its_name(path: Path, content: bytes
     with pytest.raises(SettingsError, match="not a readable key file") as caught:
         Keys(path)
     assert str(path) in str(caught.value)
+    assert str(path) in refusal("keys", "list", "--file", path)
 
 
 def test_a_pipe_is_refused_because_it_can_be_read_once(path: Path) -> None:
