@@ -6,14 +6,15 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.message import Message
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
@@ -75,6 +76,13 @@ def query_errors() -> Iterator[None]:
     except ValidationError as error:
         errors = [{**fault, "loc": fault["loc"][:1]} for fault in error.errors()]
         raise RequestValidationError(errors) from error
+
+
+class RequestRoute(APIRoute):
+    """A route whose function takes the request and returns the response: nothing is prepared."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from eulerlora_contract.answers import Embedding, Prediction, PredictionBatch
 from eulerlora_contract.queries import EmbedQuery, PredictQuery
 from service.decoding.formats import MEDIA_TYPES
-from service.http.requests import FILE_PART, FILES_PART, parsed_query
+from service.http.requests import FILE_PART, FILES_PART, RequestRoute, parsed_query
 from service.http.responses import batch_response, json_response
 from service.prediction import Features, Pipeline
 from service.routes.openapi import (
@@ -48,7 +48,7 @@ UPLOADS: dict[str, Any] = {
 
 
 def predict_routes(pipeline: Pipeline) -> APIRouter:
-    router = APIRouter(tags=[PREDICTIONS])
+    router = APIRouter(tags=[PREDICTIONS], route_class=RequestRoute)
 
     @router.post(
         PREDICT_PATH,

@@ -89,12 +89,11 @@ class Clinic(Extension):
         models, settings = service.models, service.settings
         self._models = models
         service.registry.register(self._metrics)
-        router = APIRouter()
-        router.include_router(triage_routes(service.pipeline, models, self.policy, self.formats))
-        router.include_router(
-            decision_routes(self.audit, self.policy, self._metrics, settings.deadline_s)
-        )
-        router.include_router(policy_routes(self.policy))
+        routers = [
+            triage_routes(service.pipeline, models, self.policy, self.formats),
+            decision_routes(self.audit, self.policy, self._metrics, settings.deadline_s),
+            policy_routes(self.policy),
+        ]
 
         def read_page() -> Mapping[str, PageFile]:
             model = models[models.default].model
@@ -106,8 +105,8 @@ class Clinic(Extension):
                 reads_dicom=DICOM in settings.images.containers,
             )
 
-        router.include_router(file_routes("/", "/page", read_page))
-        return router
+        routers.append(file_routes("/", "/page", read_page))
+        return APIRouter(routes=[route for router in routers for route in router.routes])
 
     def body_limits(self, settings: ServiceSettings) -> Mapping[str, int]:
         return {

@@ -26,7 +26,7 @@ from eulerlora_contract.queries import (
 )
 from eulerlora_contract.sampling import Mode
 from service.extensions import AnsweredImage, Interpretation, Predictor
-from service.http.requests import parsed_query
+from service.http.requests import RequestRoute, parsed_query
 from service.http.responses import JSON, batch_response, json_response
 from service.inference.engine import ServedModel, ServedModels
 from service.routes.openapi import (
@@ -151,7 +151,7 @@ def triage_routes(
     }
     query_type = _with_default_mode(TriageQuery, policy)
     batch_query_type = _with_default_mode(TriageBatchQuery, policy)
-    router = APIRouter(tags=[TRIAGE])
+    router = APIRouter(tags=[TRIAGE], route_class=RequestRoute)
 
     @router.post(
         TRIAGE_PATH,
