@@ -64,7 +64,7 @@ class Options:
     """Of the matrix products."""
 
     def in_precision(self, precision: Precision) -> "Options":
-        return replace(self, precision=precision)
+        return self if precision == self.precision else replace(self, precision=precision)
 
     def holds_for(self, others: "Options") -> bool:
         """True if what was fitted to these options holds for others, up to their precision."""
