@@ -12,12 +12,15 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
 from typing import NoReturn, TextIO
 
 __all__ = ["LineWriter", "dropped_lines", "exit_now", "protect_stderr"]
 
 _MAX_PENDING_BYTES = 1024 * 1024
+_GATHER_S = 0.05
+"""In which lines are gathered for a write: each takes the interpreter's lock from others."""
 _EXIT_WAIT_S = 1.0
 """For a reader to take the last lines."""
 
@@ -92,19 +95,25 @@ class LineWriter(io.TextIOBase):
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._lines)
-                line = self._lines.popleft()
+            time.sleep(_GATHER_S)
+            with self._changed:
+                lines = [self._lines.popleft()]
+                size = len(lines[0])
+                while self._lines and size + len(self._lines[0]) <= select.PIPE_BUF:  # whole
+                    lines.append(self._lines.popleft())
+                    size += len(lines[-1])
             try:
-                self._write_bytes(line)
+                self._write_bytes(b"".join(lines))
             except OSError:
                 with self._changed:
-                    self.dropped += 1
+                    self.dropped += len(lines)
             with self._changed:
-                self._pending_bytes -= len(line)
+                self._pending_bytes -= size
                 self._changed.notify_all()
 
-    def _write_bytes(self, line: bytes) -> None:
-        """Writes a line, and waits for its reader. Raises OSError."""
-        rest = memoryview(line)
+    def _write_bytes(self, lines: bytes) -> None:
+        """Writes lines, and waits for their reader. Raises OSError."""
+        rest = memoryview(lines)
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
