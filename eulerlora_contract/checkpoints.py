@@ -140,4 +140,4 @@ def missing_threshold(thresholds: Iterable[Threshold], options: Options) -> str 
     if any(known.holds_for(options) for known in fitted):
         return None
     known = "; ".join(map(str, fitted))
-    return f"the checkpoint has no OOD threshold for {options}; it has {known or 'none'}"
+    return f"the checkpoint has no OOD threshold for {options}; it has {known or 'none: run eulerlora calibrate'}"

@@ -32,7 +32,7 @@ FITTED = [
         (FITTED, replace(STOCH, sampler="balanced"), f"{replace(STOCH, samples=8)}"),
         (FITTED, replace(DET, views=8), f"{replace(STOCH, samples=8)}"),
         (FITTED[:1], replace(STOCH, samples="auto"), f"{DET}"),
-        ([], DET, "none"),
+        ([], DET, "eulerlora calibrate"),
     ],
 )
 def test_options_without_a_threshold_name_those_that_have_one(
