@@ -139,5 +139,5 @@ def missing_threshold(thresholds: Iterable[Threshold], options: Options) -> str 
     fitted = [entry.options for entry in thresholds]
     if any(known.holds_for(options) for known in fitted):
         return None
-    known = "; ".join(map(str, fitted))
-    return f"the checkpoint has no OOD threshold for {options}; it has {known or 'none: run eulerlora calibrate'}"
+    known = "; ".join(map(str, fitted)) or "none: run eulerlora calibrate"
+    return f"the checkpoint has no OOD threshold for {options}; it has {known}"

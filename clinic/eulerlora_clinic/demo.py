@@ -40,6 +40,7 @@ def demo_command() -> None:
         with _running_service(log) as url:
             session = Session(url, None, None, {}, concurrency=1, strip_metadata=False)
             run_session(session, [pictures], Outputs(None, None, None), ())
+            click.echo("An unfamiliar picture can be urgent, since it may show a melanoma.")
             click.pause(f"\nthe page for people, until a key is pressed: {url}")
 
 

@@ -183,7 +183,10 @@ def loss_lines(recipe: AdapterRecipe, training: Provenance) -> list[str]:
     ]
 
 
-def result_lines(report: Report, training: Provenance, out: Path, report_folder: Path) -> list[str]:
+def result_lines(
+    report: Report, part: Part, training: Provenance, out: Path, report_folder: Path
+) -> list[str]:
+    """The results on a part of the published split (`Split`), and where they are."""
     lines = []
     for mode in report.modes:
         options = mode.options
@@ -191,7 +194,7 @@ def result_lines(report: Report, training: Provenance, out: Path, report_folder:
         accuracy = mode.metrics["accuracy"]
         assert accuracy is not None
         lines.append(
-            f"test accuracy, {options.mode}{samples}: {accuracy.text()} (95% "
+            f"{part} accuracy, {options.mode}{samples}: {accuracy.text()} (95% "
             f"interval, {report.images:,} images)"
         )
     if report.probe is not None:

@@ -66,6 +66,7 @@ from training.data.images import (
     report_skipped,
 )
 from training.data.registry import DATA_SETS, IMAGES
+from training.data.splits import Part
 from training.data.units import Units
 from training.evaluation.evaluate import evaluate
 from training.evaluation.ood_sets import recipe_ood_sets
@@ -246,6 +247,8 @@ def train(
     elif main and evaluation:
         _evaluate_checkpoints(shared, out)
     accelerator.wait_for_everyone()
+    if main:
+        print_lines([f"checkpoint in {out}"])
 
 
 def _pretraining_digests(frozen: FrozenBackbone, recipe: AdapterRecipe, data: Path) -> Tensor:
@@ -405,7 +408,8 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
         if not others:
             write_model_card(out, partial)
     training = model.config.provenance["training"]
-    print_lines(result_lines(evaluation.report, training, folders[0], out / REPORT))
+    part: Part = "validation" if shared.recipe.data.split == "lesion-validation" else "test"
+    print_lines(result_lines(evaluation.report, part, training, folders[0], out / REPORT))
 
 
 def _checkpoint_config(

@@ -179,7 +179,6 @@ def train_command(
             restart=restart,
             evaluation=evaluation,
         )
-    click.echo(f"checkpoint in {out}")
 
 
 def _names_pictures(recipe: Path) -> bool:

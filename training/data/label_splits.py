@@ -16,6 +16,7 @@ from training.data.label_refusals import (
     suggesting_options,
 )
 from training.data.labels import ImageLabel, Labels, read_labels, with_classes, without_parts
+from training.data.layouts import part_of
 from training.data.splits import Split, SplitParts, parts_of
 
 
@@ -81,9 +82,11 @@ def _check_known(labels: Labels, classes: Sequence[str]) -> None:
     for row in labels.rows:
         if row.label not in classes:
             place = row.place if labels.table else str(labels.folder / row.place)
+            is_part = labels.table is None and part_of(row.label) is not None
+            hint = f"; as a part, {row.label} needs the part train beside it" if is_part else ""
             raise DataError(
                 f"{place}: expected one of the classes {', '.join(classes)}, got {row.label} "
-                f"({row.name})"
+                f"({row.name}){hint}"
             )
 
 

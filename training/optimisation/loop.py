@@ -291,5 +291,5 @@ def _estimate_line(first: Progress, progress: Progress, length: RunLength) -> st
         memory = f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of GPU memory"
     return (
         f"{seconds:.2f} s per step: about {format_duration(seconds * left)} for {left:,} more "
-        f"steps; {memory}"
+        f"steps alone; {memory}"
     )

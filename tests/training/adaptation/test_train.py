@@ -408,6 +408,7 @@ def test_no_epoch_leaves_the_probe_that_starts_a_training(
                        *set_options(settings), *ONE_THRESHOLD)  # fmt: skip
         assert "data: set, image folder; 3 classes" in done.out
         assert "test accuracy, det: " in done.out
+        assert done.out.count(f"checkpoint in {out}\n") == 1
         assert "verdict: Not tested against the linear probe" in done.out
         assert "linear probe that the training started from" in (out / "README.md").read_text()
         assert f"next: eulerlora serve {out}" in done.out
@@ -416,6 +417,10 @@ def test_no_epoch_leaves_the_probe_that_starts_a_training(
         assert (network.blocks[0].up == 0).all() == (epochs == 0)
         heads.append(network.heads.weight)
     torch.testing.assert_close(heads[0], heads[1], atol=1e-3, rtol=1e-3)
+    choice = ("data.path=set", "training.epochs=0", "data.split=lesion-validation")
+    done = succeed("train", recipe_file, "--data", labelled, "--out", tmp_path / "choice",
+                   *set_options(choice), *ONE_THRESHOLD)  # fmt: skip
+    assert "validation accuracy, det: " in done.out
 
 
 def test_results_on_images_of_the_pretraining_are_marked(

@@ -238,6 +238,7 @@ def test_unusable_tables_are_one_line_with_class_and_file(
         (["train/red", "train/blue", "test/red"], (), "test/blue"),
         (["val/red", "val/blue", "test/red", "test/blue"], (), "train"),
         (["."], (), "folder for each class"),
+        (["val/red", "val/blue"], ("blue", "red"), "train"),
         (["blue", "red"], ("blue", "red", "white"), "white"),
         (["blue", "green", "red"], ("blue", "green"), "red"),
     ],
