@@ -255,6 +255,13 @@ def test_an_imported_checkpoint_is_calibrated_on_all_held_out_pictures_or_stated
     assert config.features.images == 24
     assert {threshold.images for threshold in config.thresholds} == {12}
     assert len(evaluated_dataset(config, new, tmp_path / "parts").parts["test"]) == 12
+    command = ("calibrate", out, "--data", tmp_path / "data", "--out", tmp_path / "refused")
+    rows = [f"{name}/{index}.png,{name},P1" for name in ("red", "green", "blue") for index in "012"]
+    (tmp_path / "data" / "labels.csv").write_text("\n".join(["path,label,group", *rows]))
+    assert "two groups" in run(*command).err
+    (tmp_path / "data" / "labels.csv").write_text("\n".join(["path,label,group", *rows[3:]]))
+    assert "red" in run(*command).err
+    assert not (tmp_path / "refused").exists()
 
 
 def edit(folder: Path, **values: object) -> None:
