@@ -94,8 +94,10 @@ class LineWriter(io.TextIOBase):
     def _write_lines(self) -> NoReturn:
         while True:
             with self._changed:
+                was_idle = not self._lines
                 self._changed.wait_for(lambda: self._lines)
-            time.sleep(_GATHER_S)
+            if was_idle:
+                time.sleep(_GATHER_S)
             with self._changed:
                 lines = [self._lines.popleft()]
                 size = len(lines[0])
