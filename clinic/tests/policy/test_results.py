@@ -105,6 +105,7 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
     assert known.established == (known.notice is None) == (is_fitted and missing is None)
     if is_fitted and missing is not None:
         assert f"{missing} threshold" in (known.notice or "")
+        assert ("does not establish" in (known.notice or "")) == (missing == "urgent")
     plain = rules.model_copy(update={"evidence": ()})
     unknown = triage_result(
         prediction, GOOD, plain.decide(AnswerSummary(prediction), GOOD), plain, names
