@@ -12,15 +12,12 @@ import os
 import select
 import sys
 import threading
-import time
 from collections import deque
 from typing import NoReturn, TextIO
 
 __all__ = ["LineWriter", "dropped_lines", "exit_now", "protect_stderr"]
 
 _MAX_PENDING_BYTES = 1024 * 1024
-_GATHER_S = 0.05
-"""In which lines are gathered for a write: each takes the interpreter's lock from others."""
 _EXIT_WAIT_S = 1.0
 """For a reader to take the last lines."""
 
@@ -94,28 +91,20 @@ class LineWriter(io.TextIOBase):
     def _write_lines(self) -> NoReturn:
         while True:
             with self._changed:
-                was_idle = not self._lines
                 self._changed.wait_for(lambda: self._lines)
-            if was_idle:
-                time.sleep(_GATHER_S)
-            with self._changed:
-                lines = [self._lines.popleft()]
-                size = len(lines[0])
-                while self._lines and size + len(self._lines[0]) <= select.PIPE_BUF:  # whole
-                    lines.append(self._lines.popleft())
-                    size += len(lines[-1])
+                line = self._lines.popleft()
             try:
-                self._write_bytes(b"".join(lines))
+                self._write_bytes(line)
             except OSError:
                 with self._changed:
-                    self.dropped += len(lines)
+                    self.dropped += 1
             with self._changed:
-                self._pending_bytes -= size
+                self._pending_bytes -= len(line)
                 self._changed.notify_all()
 
-    def _write_bytes(self, lines: bytes) -> None:
-        """Writes lines, and waits for their reader. Raises OSError."""
-        rest = memoryview(lines)
+    def _write_bytes(self, line: bytes) -> None:
+        """Writes a line, and waits for its reader. Raises OSError."""
+        rest = memoryview(line)
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
