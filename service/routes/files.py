@@ -56,37 +56,49 @@ class PageFile:
         tag: The entity tag, a hash of the content. It is weak, because the file has it in both
             encodings.
         compressed: The content with gzip.
+        language: Of a page that exists in several languages, as a tag.
     """
 
     content: bytes
     media_type: str
     tag: str
     compressed: bytes
+    language: str | None = None
 
     @classmethod
-    def of(cls, content: bytes, media_type: str) -> Self:
+    def of(cls, content: bytes, media_type: str, language: str | None = None) -> Self:
         """The file with the tag of its content."""
         tag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
-        return cls(content, media_type, tag, gzip.compress(content, mtime=0))
+        return cls(content, media_type, tag, gzip.compress(content, mtime=0), language)
 
 
-def file_routes(index: str, folder: str, read: Callable[[], Mapping[str, PageFile]]) -> APIRouter:
+def file_routes(
+    index: str,
+    folder: str,
+    read: Callable[[], Mapping[str, PageFile]],
+    index_name: Callable[[Request], str] = lambda _: INDEX,
+) -> APIRouter:
     """The routes of a page at the path `index` and of its files in `folder`.
 
-    `read`: returns the files by name; called once, by the first request.
+    Args:
+        index: The path of the page.
+        folder: That of its files.
+        read: Returns the files by name; called once, by the first request.
+        index_name: The name of the page for a request, such as that of its language.
     """
     router = APIRouter(include_in_schema=False)
     by_name = cache(read)
 
     @router.get(index)
     async def page(request: Request) -> Response:
-        return _file_response(request, by_name()[INDEX])
+        return _file_response(request, by_name()[index_name(request)])
 
     @router.get(f"{folder}/{{name}}")
     async def page_file(request: Request, name: str) -> Response:
-        if name not in by_name() or name == INDEX:
+        file = by_name().get(name)
+        if file is None or file.media_type == TYPES_BY_EXTENSION[".html"]:
             raise HTTPException(404)
-        return _file_response(request, by_name()[name])
+        return _file_response(request, file)
 
     return router
 
@@ -94,6 +106,8 @@ def file_routes(index: str, folder: str, read: Callable[[], Mapping[str, PageFil
 def _file_response(request: Request, file: PageFile) -> Response:
     """The file, or 304 if the client has the current version (RFC 9110, 13.1.2)."""
     headers = {**_HEADERS, "ETag": file.tag, "Vary": "Accept-Encoding"}
+    if file.language is not None:
+        headers |= {"Content-Language": file.language, "Vary": "Accept-Encoding, Accept-Language"}
     cached_tags = request.headers.get("if-none-match", "")
     if file.tag in (tag.strip() for tag in cached_tags.split(",")):
         return Response(status_code=304, headers=headers)

@@ -32,6 +32,13 @@ _KEY_FILE = click.option(
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @_URL
 @click.option("--report", type=_OUTPUT_FILE, help="Write a self-contained HTML report.")
+@click.option(
+    "--language",
+    metavar="CODE",
+    default="en",
+    show_default=True,
+    help="Language of the report, such as de or fr.",
+)
 @click.option("--csv", type=_OUTPUT_FILE, help="Write a CSV file.")
 @click.option(
     "--strip-metadata",
@@ -91,6 +98,7 @@ def triage_command(
     csv: Path | None,
     json_lines: Path | None,
     report: Path | None,
+    language: str,
     concurrency: int,
     lesions: Path | None,
 ) -> None:
@@ -103,9 +111,14 @@ def triage_command(
     if mode not in (None, "stoch") and samples is not None:
         raise click.UsageError(f"expected --samples only with --mode stoch, got --mode {mode}")
     from eulerlora_clinic.commands.session import Session, run_session  # noqa: PLC0415
+    from eulerlora_clinic.language import languages  # noqa: PLC0415
     from eulerlora_clinic.policy.policy import read_policy  # noqa: PLC0415
     from eulerlora_clinic.report.exports import Outputs  # noqa: PLC0415
 
+    if language not in languages():
+        codes = ", ".join(languages())
+        raise click.UsageError(f"expected --language to be one of {codes}, got {language}")
+    outputs = Outputs(csv, json_lines, report, languages()[language])
     key = _key(key_file)
     policy = read_policy(policy_file) if policy_file else None
     options: PredictOptions = {
@@ -114,7 +127,7 @@ def triage_command(
     }  # fmt: skip
     session = Session(url, key, policy, options, concurrency, strip_metadata)
     settings_files = [path for path in (key_file, policy_file, lesions) if path is not None]
-    run_session(session, images, Outputs(csv, json_lines, report), settings_files, lesions)
+    run_session(session, images, outputs, settings_files, lesions)
 
 
 def _key(file: Path | None) -> str | None:

@@ -1,12 +1,14 @@
 """A policy's decisions as the answers of `/triage`, and all texts about them for people.
 
-The texts are the same in responses, on the page, in reports, on the terminal and in cards.
+The texts are the same in responses, on the page, in reports, on the terminal and in cards. Of page
+and report they are in the language `t`, of all others in English.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from eulerlora_clinic.language import ENGLISH, Language, message, messages
 from eulerlora_clinic.policy.policy import (
     POOR_QUALITY,
     AnswerSummary,
@@ -38,85 +40,114 @@ from eulerlora_contract.answers import (
     TargetGroup,
     TriageReason,
     TriageResult,
+    WarningCode,
     most_urgent,
 )
 from eulerlora_contract.checkpoints import TargetClasses, Unit
 from eulerlora_contract.printable import markdown_table
-from eulerlora_contract.sampling import Options, Precision
+from eulerlora_contract.sampling import AUTO, PRECISIONS, Options, Precision
 
-WARNING = (
+WARNING = message(
     "For demonstration and research only; not a medical device. The model says what an image "
     "resembles among the classes it was trained on, and it can be wrong. A clinician decides."
 )
 
 TITLES: Mapping[Disposition, str] = {
-    disposition: disposition.value.capitalize() for disposition in Disposition
+    Disposition.URGENT: message("Urgent"),
+    Disposition.UNFAMILIAR: message("Unfamiliar"),
+    Disposition.REFER: message("Refer"),
+    Disposition.RETAKE: message("Retake"),
+    Disposition.ROUTINE: message("Routine"),
 }
 """One word for a disposition: the same in responses, tables, reports and on the page."""
 
-NOT_ASSESSED = "Not assessed"
+NOT_ASSESSED = message("Not assessed")
 """The title of a file without a disposition."""
 
 _NOT_ASSESSED_LESION = (
     "Suggested pathway: send the images without a result again. They may show anything."
 )
-_UNKNOWN_FIGURES = (
+_UNKNOWN_FIGURES = message(
     "The model does not know such images; what its figures are worth for them is unknown, so none "
     "are shown."
 )
-PATHWAYS: Mapping[Disposition, str] = {
-    Disposition.URGENT: (
+_PATHWAYS: Mapping[Disposition, str] = {
+    Disposition.URGENT: message(
         "Suggested pathway: urgent. Have a clinician look at this image before the others."
     ),
-    Disposition.UNFAMILIAR: (
-        f"Suggested pathway: a person must look at this image. {_UNKNOWN_FIGURES}"
-    ),
-    Disposition.REFER: (
+    Disposition.UNFAMILIAR: message("Suggested pathway: a person must look at this image."),
+    Disposition.REFER: message(
         "Suggested pathway: refer for review. The model does not settle this image; have a "
         "clinician look at it."
     ),
-    Disposition.RETAKE: (
+    Disposition.RETAKE: message(
         "Suggested pathway: retake the image. If that is not possible, refer for review."
     ),
-    Disposition.ROUTINE: (
+    Disposition.ROUTINE: message(
         "Suggested pathway: review in the usual order. No rule of the policy raised the priority "
         "of this image; that does not rule out any disease."
     ),
 }
-_POOR = "Its quality is poor: retake the image as well if that is possible."
+_POOR = message("Its quality is poor: retake the image as well if that is possible.")
 REASONS: Mapping[Reason, str] = {
-    Reason.TOO_SMALL: "The image has too few pixels.",
-    Reason.TOO_DARK: "The image is too dark.",
-    Reason.TOO_BRIGHT: "The image is too bright.",
-    Reason.BLURRED: "The image is blurred or has hardly any structure.",
-    Reason.UNFAMILIAR: (
+    Reason.TOO_SMALL: message("The image has too few pixels."),
+    Reason.TOO_DARK: message("The image is too dark."),
+    Reason.TOO_BRIGHT: message("The image is too bright."),
+    Reason.BLURRED: message("The image is blurred or has hardly any structure."),
+    Reason.UNFAMILIAR: message(
         "The image is unfamiliar to the model: its features are far from those of the training "
         "images."
     ),
-    Reason.FAR: (
+    Reason.FAR: message(
         'It is so far from all that the model knows that its probability of "{target}" does not '
         "make it urgent."
     ),
-    Reason.OUT_OF_DISTRIBUTION: (
+    Reason.OUT_OF_DISTRIBUTION: message(
         "The highest class probability (MSP) is as low as for images unlike the training images."
     ),
-    Reason.OOD_UNKNOWN: (
+    Reason.OOD_UNKNOWN: message(
         "The model has no threshold for this mode and number of samples, so it is unknown whether "
         "the image is like its training images."
     ),
-    Reason.TARGET_CLASSES: 'The probability of "{target}" is at or above the urgent threshold.',
-    Reason.TARGET_POSSIBLE: (
+    Reason.TARGET_CLASSES: message(
+        'The probability of "{target}" is at or above the urgent threshold.'
+    ),
+    Reason.TARGET_POSSIBLE: message(
         'The probability of "{target}" is below the urgent threshold, but not below the routine '
         "threshold."
     ),
-    Reason.HIGH_ENTROPY: "The model is uncertain between several classes.",
-    Reason.TRAJECTORIES_DISAGREE: "Repeated passes of the model favour different classes.",
-    Reason.TRAJECTORIES_UNKNOWN: (
+    Reason.HIGH_ENTROPY: message("The model is uncertain between several classes."),
+    Reason.TRAJECTORIES_DISAGREE: message("Repeated passes of the model favour different classes."),
+    Reason.TRAJECTORIES_UNKNOWN: message(
         "It is unknown whether repeated passes of the model agree: the response does not include "
         "them."
     ),
 }
-_NOT_FITTED = (
+_WARNINGS: Mapping[str, str] = {
+    WarningCode.CONVERTED_TO_RGB: message("the pixels were converted to RGB"),
+    WarningCode.CONVERTED_TO_SRGB: message("the colours were converted to sRGB"),
+    WarningCode.PROFILE_IGNORED: message("the colour profile is broken and was ignored"),
+    WarningCode.DAMAGE_IGNORED: message("a damaged part of the file was ignored"),
+    WarningCode.DECLARED_TYPE_DIFFERS: message("the file has another format than its name says"),
+    WarningCode.NO_OOD_THRESHOLD: message(
+        "the model has no threshold for images unlike its training images with these options"
+    ),
+    WarningCode.NO_PREDICTION_SET: message("the model is not calibrated for this prediction set"),
+    WarningCode.OTHER_PRECISION: message("the prediction set was calibrated in another precision"),
+    WarningCode.DISTRIBUTION_SHIFT: message(
+        "the images here differ from those that the thresholds were checked on"
+    ),
+    WarningCode.FRAME: message(
+        "a frame surrounds the image, which alone can make it unfamiliar: crop the frame and send "
+        "the image again"
+    ),
+    WarningCode.RULER: message(
+        "the image shows a ruler, which alone can make it unfamiliar: crop it, or take the image "
+        "without it, and send it again"
+    ),
+}
+"""Warnings of answers for languages other than English, without the values of their messages."""
+_NOT_FITTED = message(
     "The thresholds of the policy were not set for this model, mode and number of samples: what "
     "they miss and what they mark as urgent here is unknown."
 )
@@ -124,90 +155,161 @@ _NOT_FITTED = (
 
 _UNIT_NOTES: Mapping[Unit, str] = {
     "lesion": "",
-    "group": (
-        " A group, such as a patient, counts once for each class of its pictures, however many "
+    "group": message(
+        "A group, such as a patient, counts once for each class of its pictures, however many "
         "lesions they show: nothing is shown about shares of lesions."
     ),
-    "picture": (
-        " The data name no lesions: if pictures show the same one, what is shown is too optimistic."
+    "picture": message(
+        "The data name no lesions: if pictures show the same one, what is shown is too optimistic."
     ),
 }
 """What a figure that counts this unit does not show."""
-_FOLDS_NOTE = (
-    " Shown for {folds} models of the same recipe, each on lesions that it was not trained on."
+_CASES: Mapping[Unit, tuple[str, str]] = {
+    "lesion": messages("{n} lesion", "{n} lesions"),
+    "group": messages("{n} group", "{n} groups"),
+    "picture": messages("{n} picture", "{n} pictures"),
+}
+_UNITS: Mapping[Unit, str] = {
+    "lesion": message("lesions"), "group": message("groups"), "picture": message("pictures")
+}  # fmt: skip
+_SHARES: Mapping[Unit, str] = {
+    "lesion": message("a share of {share} among new lesions"),
+    "group": message("a share of {share} among new groups"),
+    "picture": message("a share of {share} among new pictures"),
+}
+_FOLDS_NOTE = message(
+    "Shown for {folds} models of the same recipe, each on lesions that it was not trained on."
 )
 
 
-def _reason_words(reason: Reason, policy: Policy) -> str:
+def answer_texts(policy: Policy, t: Language) -> dict[str, str]:
+    """The texts of answers by a policy, as they are sent, and the same in another language."""
+
+    def texts(t: Language) -> Iterator[str | None]:
+        for disposition in Disposition:
+            for reasons in ((), (Reason.UNFAMILIAR,), (Reason.BLURRED,)):
+                yield pathway(disposition, reasons, t)
+            yield pathway(disposition, (Reason.UNFAMILIAR, Reason.BLURRED), t)
+        for reason in Reason:
+            yield _reason_words(reason, policy, t)
+        for evidence in (None, *policy.evidence):
+            for precision in PRECISIONS:
+                yield not_established(policy, evidence, precision, t)
+
+    pairs = zip(texts(ENGLISH), texts(t), strict=True)
+    return {sent: shown for sent, shown in pairs if sent is not None and shown is not None}
+
+
+def warning_texts(t: Language) -> dict[str, str]:
+    """The warnings of answers by their codes; none in English, which has their messages."""
+    is_english = t.tag == ENGLISH.tag
+    return {} if is_english else {code: t(text) for code, text in _WARNINGS.items()}
+
+
+def _reason_words(reason: Reason, policy: Policy, t: Language = ENGLISH) -> str:
     """A reason for people, with the policy's word for its target."""
-    return REASONS[reason].format(target=policy.target.name)
+    return t(REASONS[reason], target=t(policy.target.name))
 
 
 def not_established(
-    policy: Policy, evidence: Evidence | None, precision: Precision | None = None
+    policy: Policy,
+    evidence: Evidence | None,
+    precision: Precision | None = None,
+    t: Language = ENGLISH,
 ) -> str | None:
     """What the fit of a policy did not show; None if it showed all that is required.
 
     `precision`: of the answers; None for that of the evidence.
     """
     if evidence is None:
-        return _NOT_FITTED
+        return t(_NOT_FITTED)
     fit, fitted = evidence.fit, evidence.options.precision
     if precision not in (None, fitted):
-        return (
-            f"The thresholds of the policy were set and measured in {fitted}, and the service "
-            f"computes in {precision}: the figures are those of {fitted}, and nothing is "
-            f"established for {precision}."
+        return t(
+            "The thresholds of the policy were set and measured in {fitted}, and the service "
+            "computes in {precision}: the figures are those of {fitted}, and nothing is "
+            "established for {precision}.",
+            fitted=fitted,
+            precision=precision,
         )
     if fit.in_training:
-        return (
-            f"This policy is fitted, but not proven: the model was trained on {fit.in_training:,} "
-            "of the images of the fit, which makes it too optimistic."
+        return t(
+            "This policy is fitted, but not proven: the model was trained on {n} of the images of "
+            "the fit, which makes it too optimistic.",
+            n=fit.in_training,
         )
-    sentences = zip((fit.routine, fit.urgent), _fit_sentences(policy.target, evidence), strict=True)
+    sentences = zip(
+        (fit.routine, fit.urgent), _fit_sentences(policy.target, evidence, t), strict=True
+    )
     missing = [sentence for threshold, sentence in sentences if not threshold.established]
-    return f"This policy is fitted, but not proven. {' '.join(missing)}" if missing else None
+    unproven = t("This policy is fitted, but not proven.")
+    return " ".join([unproven, *missing]) if missing else None
 
 
-def counted(evidence: ThresholdEvidence, unit: Unit) -> str:
+def counted(evidence: ThresholdEvidence, unit: Unit, t: Language = ENGLISH) -> str:
     """What a threshold rests on, such as "187 lesions" or "187 lesions of 120 groups"."""
-    groups = f" of {evidence.independent:,} groups" * (evidence.independent < evidence.lesions)
-    return f"{evidence.lesions:,} {unit}s{groups}"
-
-
-def _fit_sentences(target: TargetRules, evidence: Evidence) -> tuple[str, str]:
-    """What the fit shows about the routine and about the urgent threshold."""
-    routine, urgent, confidence = evidence.fit.routine, evidence.fit.urgent, evidence.confidence
-    unit = evidence.fit.unit
-    share = f"a share of {urgent.wanted:g} among new {unit}s"
-    by_rule = f' by the rule "{evidence.fit.rule}"' if evidence.fit.rule else ""
-    return (
-        f"{routine.hits:,} of {counted(routine, unit)} with {target.critical.name} are at or "
-        f"above the routine threshold of {target.routine:g}, which establishes a sensitivity of at "
-        f"least {routine.lower_bound:.3f} (confidence {confidence:g}; {routine.wanted:g} is "
-        f"required{by_rule}).",
-        f"{urgent.hits:,} of {counted(urgent, unit)} at or above the urgent threshold of "
-        f"{target.urgent:g} are {target.name}, "
-        + (
-            f"which establishes {share} (confidence {confidence:g})."
-            if urgent.established
-            else f"which does not establish {share}."
-        )
-        + _UNIT_NOTES[unit]
-        + (_FOLDS_NOTE.format(folds=evidence.fit.folds) if evidence.fit.folds else ""),
+    cases = t.plural(evidence.lesions, *_CASES[unit])
+    if evidence.independent == evidence.lesions:
+        return cases
+    return t.plural(
+        evidence.independent, "{cases} of {n} group", "{cases} of {n} groups", cases=cases
     )
 
 
-def _pathway(decision: Decision) -> str:
+def _fit_sentences(target: TargetRules, evidence: Evidence, t: Language) -> tuple[str, str]:
+    """What the fit shows about the routine and about the urgent threshold."""
+    routine, urgent, unit = evidence.fit.routine, evidence.fit.urgent, evidence.fit.unit
+    confidence = t.number(evidence.confidence)
+    rule = evidence.fit.rule
+    shown = t(
+        "{hits} of {cases} with {critical} are at or above the routine threshold of {threshold}, "
+        "which establishes a sensitivity of at least {bound} (confidence {confidence}; {wanted} is "
+        "required{by_rule}).",
+        hits=routine.hits,
+        cases=counted(routine, unit, t),
+        critical=t(target.critical.name),
+        threshold=t.number(target.routine),
+        bound=t.number(routine.lower_bound, 3),
+        confidence=confidence,
+        wanted=t.number(routine.wanted),
+        by_rule=" " + t('by the rule "{rule}"', rule=rule) if rule else "",
+    )
+    reached = t(
+        "{hits} of {cases} at or above the urgent threshold of {threshold} are {target}",
+        hits=urgent.hits,
+        cases=counted(urgent, unit, t),
+        threshold=t.number(target.urgent),
+        target=t(target.name),
+    )
+    share = t(_SHARES[unit], share=t.number(urgent.wanted))
+    meaning = (
+        t(
+            "which establishes {share} (confidence {confidence}).",
+            share=share,
+            confidence=confidence,
+        )
+        if urgent.established
+        else t("which does not establish {share}.", share=share)
+    )
+    notes = [
+        t(_UNIT_NOTES[unit]) if _UNIT_NOTES[unit] else "",
+        t(_FOLDS_NOTE, folds=evidence.fit.folds) if evidence.fit.folds else "",
+    ]
+    return shown, " ".join([f"{reached}, {meaning}", *filter(None, notes)])
+
+
+def pathway(
+    disposition: Disposition, reasons: Collection[Reason] = (), t: Language = ENGLISH
+) -> str:
     """The suggested pathway of a decision, in a few sentences."""
-    disposition, reasons = decision.disposition, decision.reasons
-    sentences = [PATHWAYS[disposition]]
-    if disposition is Disposition.URGENT and Reason.UNFAMILIAR in reasons:
+    sentences = [_PATHWAYS[disposition]]
+    is_urgent = disposition is Disposition.URGENT and Reason.UNFAMILIAR in reasons
+    if is_urgent or disposition is Disposition.UNFAMILIAR:
         sentences.append(_UNKNOWN_FIGURES)
     is_poor = any(reason in reasons for reason in POOR_QUALITY)
     if is_poor and disposition is not Disposition.RETAKE:
         sentences.append(_POOR)
-    return " ".join(sentences)
+    return " ".join(map(t, sentences))
 
 
 def triage_result(
@@ -226,7 +328,7 @@ def triage_result(
     return TriageResult(
         disposition=decision.disposition,
         title=TITLES[decision.disposition],
-        pathway=_pathway(decision),
+        pathway=pathway(decision.disposition, decision.reasons),
         reasons=tuple(
             TriageReason(code=code, words=_reason_words(code, policy)) for code in decision.reasons
         ),
@@ -335,7 +437,7 @@ def policy_description(policy: Policy) -> PolicyDescription:
         policy=policy.model_dump(mode="json"),
         dispositions=tuple(
             DispositionText(
-                disposition=disposition, title=TITLES[disposition], pathway=PATHWAYS[disposition]
+                disposition=disposition, title=TITLES[disposition], pathway=pathway(disposition)
             )
             for disposition in reversed(BY_URGENCY)
             if disposition != FAILED
@@ -344,8 +446,8 @@ def policy_description(policy: Policy) -> PolicyDescription:
     )
 
 
-NOT_MEASURED = "The sensitivity and specificity of this policy have not been measured."
-EXPLANATION = (
+NOT_MEASURED = message("The sensitivity and specificity of this policy have not been measured.")
+EXPLANATION = message(
     "Each row counts what it names: lesions, groups (such as patients, once for each class of "
     "their pictures) where the data name no lesions, or pictures where they name neither. The most "
     "urgent of its images decides. One of the target is seen if an image of it is unfamiliar or "
@@ -358,8 +460,11 @@ _CARD_NOTE = (
     "Sensitivity counts what is urgent, referred or unfamiliar; specificity counts what is not. "
     "By group and in other precisions: `eulerlora policy show --performance`."
 )
-_GROUP_HEADER = ("images", "sensitivity, {target}", "specificity", "AUROC, {target}")
-GROUP_NOTE = (
+_GROUP_HEADER = (
+    message("images"), message("sensitivity, {target}"), message("specificity"),
+    message("AUROC, {target}"),
+)  # fmt: skip
+GROUP_NOTE = message(
     "Sensitivity and specificity as above, for all target classes; the AUROC is that of their "
     "summed probability, in a subgroup by diagnosis without the target against those of all "
     "subgroups. A diagnosis by follow-up or consensus is given to lesions that looked harmless: "
@@ -368,11 +473,11 @@ GROUP_NOTE = (
 )
 _FEW_LESIONS = 20
 """A group with fewer lesions gets no figure: an exact interval of 20 is up to 0.46 wide."""
-_TOO_FEW = "too few to say"
 _DETAIL_HEADER = (
-    "images", "number", "urgent", "unfamiliar", "refer", "neither", "threshold alone"
+    message("images"), message("number"), message("urgent"), message("unfamiliar"),
+    message("refer"), message("neither"), message("threshold alone"),
 )  # fmt: skip
-DETAIL_NOTE = (
+DETAIL_NOTE = message(
     "Counted as above; refer counts those that the target probability refers. One of the target "
     "that is neither is missed; any other that is neither is spared. Threshold alone ignores "
     "whether images are unfamiliar: the share of the target with an image at or above the routine "
@@ -422,29 +527,52 @@ class Performance:
         return "\n\n".join([*parts, self.details.markdown, DETAIL_NOTE])
 
 
-def performance(policy: Policy, evidence: Evidence | None) -> Performance | None:
+def performance(
+    policy: Policy, evidence: Evidence | None, t: Language = ENGLISH
+) -> Performance | None:
     """The performance of a policy's thresholds by its evidence; None if it was not measured."""
     if evidence is None or not evidence.measured:
         return None
     target, options = policy.target, evidence.options
+    origin = t(
+        "Policy version {version}: {classes} together, routine below a probability of {routine}, "
+        "urgent from {urgent} on; {model} in mode {mode} with {samples} in {precision} (revision "
+        "{revision}). In the fit, {fit}",
+        version=policy.version,
+        classes=", ".join(target.classes),
+        routine=t.number(target.routine),
+        urgent=t.number(target.urgent),
+        model=evidence.model,
+        mode=options.mode,
+        samples=_samples(options, t),
+        precision=options.precision,
+        revision=evidence.revision,
+        fit=" ".join(_fit_sentences(target, evidence, t)),
+    )
+    name = t(target.name)
     return Performance(
-        f"Policy version {policy.version}: {', '.join(target.classes)} together, routine below a "
-        f"probability of {target.routine}, urgent from {target.urgent} on; {evidence.model} in "
-        f"mode {options.mode} with {options.samples} "
-        f"sample{'' if options.samples == 1 else 's'} "
-        f"{f'of {options.views} views ' if options.views > 1 else ''}in {options.precision} "
-        f"(revision {evidence.revision}). In the fit, "
-        f"{' '.join(_fit_sentences(target, evidence))}",
-        _summary(evidence.measured, policy.target),
+        origin,
+        _summary(evidence.measured, target, t),
         MarkdownTable(
-            _DETAIL_HEADER,
-            [row for one in evidence.measured for row in _detail_rows(one, policy.target)],
+            [t(title) for title in _DETAIL_HEADER],
+            [row for one in evidence.measured for row in _detail_rows(one, target, t)],
         ),
         MarkdownTable(
-            [title.format(target=policy.target.name) for title in _GROUP_HEADER],
-            [_group_row(one, group) for one in evidence.measured for group in one.groups],
+            [t(title, target=name) for title in _GROUP_HEADER],
+            [_group_row(one, group, t) for one in evidence.measured for group in one.groups],
         ),
     )
+
+
+def _samples(options: Options, t: Language) -> str:
+    """Such as "4 samples of 8 views"."""
+    if options.samples == AUTO:
+        samples = t("auto samples")
+    else:
+        samples = t.plural(options.samples, "{n} sample", "{n} samples")
+    if options.views == 1:
+        return samples
+    return t("{samples} of {n} views", samples=samples, n=options.views)
 
 
 def performance_text(policy: Policy) -> str:
@@ -470,7 +598,7 @@ def card_section(policy: Policy) -> str:
         ("", f"sensitivity, {target.critical.name}", "specificity", f"{target.name} among urgent"),
         [
             (
-                _named(one),
+                _named(one, ENGLISH),
                 f"{_sensitivity(one.critical)} ({one.critical.lesions:,})",
                 f"{_specificity(one)} ({one.others.lesions:,})",
                 _predictive_value(one.urgent),
@@ -482,87 +610,117 @@ def card_section(policy: Policy) -> str:
         f"Policy version {policy.version}, for revision {evidence.revision}, in "
         f"{evidence.options.precision}."
     )
-    text = " ".join([origin, *_fit_sentences(target, evidence)])
+    text = " ".join([origin, *_fit_sentences(target, evidence, ENGLISH)])
     return "\n\n".join([f"## Triage\n\n{text}", table.markdown, _CARD_NOTE])
 
 
-def _group_row(one: MeasuredEvidence, group: GroupEvidence) -> list[str]:
+def _group_row(one: MeasuredEvidence, group: GroupEvidence, t: Language) -> list[str]:
     figures = (group.sensitivity, group.specificity, group.auroc)
-    return [f"{_named(one)}: {group.attribute} {group.value}", *map(_figure, figures)]
+    name = f"{_named(one, t)}: {t(group.attribute)} {t(group.value)}"
+    return [name, *(_figure(figure, t) for figure in figures)]
 
 
-def _named(one: MeasuredEvidence) -> str:
+def data_name(text: str, t: Language = ENGLISH) -> str:
+    """The name of a data set, with the part of it in the language."""
+    return ", ".join(map(t, text.split(", ")))
+
+
+def _named(one: MeasuredEvidence, t: Language) -> str:
     """A data set with what its figures count."""
-    return f"{one.data}, {one.unit}s"
+    return f"{data_name(one.data, t)}, {t(_UNITS[one.unit])}"
 
 
-def _figure(figure: IntervalEvidence | None) -> str:
+def _figure(figure: IntervalEvidence | None, t: Language) -> str:
     """A share or an AUROC with the number of lesions behind it."""
     if figure is None:
-        return "none"
+        return t("none")
     if figure.lesions < _FEW_LESIONS or figure.low is None or figure.high is None:
-        return f"{_TOO_FEW} ({figure.lesions:,})"
-    return f"{interval(figure.value, figure.low, figure.high)} ({figure.lesions:,})"
+        return t("too few to say ({n})", n=figure.lesions)
+    return f"{interval(figure.value, figure.low, figure.high, t)} ({t.number(figure.lesions)})"
 
 
-def _lesions_by_group(one: MeasuredEvidence, target: TargetClasses) -> dict[str, TargetEvidence]:
+def _lesions_by_group(
+    one: MeasuredEvidence, target: TargetClasses, t: Language
+) -> dict[str, TargetEvidence]:
     """The lesions of the critical and of all target classes; once if they are the same."""
-    return {target.critical.name: one.critical, target.name: one.target}
+    return {t(target.critical.name): one.critical, t(target.name): one.target}
 
 
-def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> MarkdownTable:
-    groups = (f"sensitivity, {name}" for name in _lesions_by_group(measured[0], target))
-    header = ("images", *groups, "specificity", f"{target.name} among urgent")
+def _summary(
+    measured: Sequence[MeasuredEvidence], target: TargetClasses, t: Language
+) -> MarkdownTable:
+    names = _lesions_by_group(measured[0], target, t)
+    header = (
+        t("images"),
+        *(t("sensitivity, {target}", target=name) for name in names),
+        t("specificity"),
+        t("{target} among urgent", target=t(target.name)),
+    )
     rows = [
         (
-            _named(one),
+            _named(one, t),
             *(
-                f"{_sensitivity(counts)} "
-                f"({counts.lesions - counts.neither:,}/{counts.lesions:,}, of these "
-                f"{counts.unfamiliar:,} only as unfamiliar)"
-                for counts in _lesions_by_group(one, target).values()
+                t(
+                    "{share} ({n}/{all}, of these {unfamiliar} only as unfamiliar)",
+                    share=_sensitivity(counts, t),
+                    n=counts.lesions - counts.neither,
+                    all=counts.lesions,
+                    unfamiliar=counts.unfamiliar,
+                )
+                for counts in _lesions_by_group(one, target, t).values()
             ),
-            f"{_specificity(one)} ({one.others.neither:,}/{one.others.lesions:,})",
-            _predictive_value(one.urgent),
+            f"{_specificity(one, t)} ({_ratio(one.others.neither, one.others.lesions, t)})",
+            _predictive_value(one.urgent, t),
         )
         for one in measured
     ]
     return MarkdownTable(header, rows)
 
 
-def _detail_rows(one: MeasuredEvidence, target: TargetClasses) -> Iterator[list[str]]:
-    groups = _lesions_by_group(one, target)
+def _detail_rows(one: MeasuredEvidence, target: TargetClasses, t: Language) -> Iterator[list[str]]:
+    groups: dict[str, LesionCounts] = {**_lesions_by_group(one, target, t)}
     if one.outside is not None:
-        groups[f"{', '.join(one.outside.labels)}, {target.name} without a class"] = one.outside
+        labels = ", ".join(one.outside.labels)
+        groups[t("{labels}, {target} without a class", labels=labels, target=t(target.name))] = (
+            one.outside
+        )
     for name, counts in groups.items():
-        yield [f"{_named(one)}: {name}", *_counts(counts), f"{counts.reached / counts.lesions:.3f}"]
+        reached = t.number(counts.reached / counts.lesions, 3)
+        yield [f"{_named(one, t)}: {name}", *_counts(counts, t), reached]
     others = one.others
-    alone = 1 - others.reached / others.lesions
-    yield [f"{_named(one)}: others", *_counts(others), f"{alone:.3f}"]
+    alone = t.number(1 - others.reached / others.lesions, 3)
+    rest = t("others")
+    yield [f"{_named(one, t)}: {rest}", *_counts(others, t), alone]
 
 
-def _counts(of: LesionCounts) -> list[str]:
-    counts = (of.lesions, of.urgent, of.unfamiliar, of.refer, of.neither)
-    return [f"{count:,}" for count in counts]
+def _counts(of: LesionCounts, t: Language) -> list[str]:
+    return [t.number(n) for n in (of.lesions, of.urgent, of.unfamiliar, of.refer, of.neither)]
 
 
-def _predictive_value(urgent: UrgentEvidence | None) -> str:
+def _predictive_value(urgent: UrgentEvidence | None, t: Language = ENGLISH) -> str:
     if urgent is None:
-        return "none urgent"
+        return t("none urgent")
     low, high = urgent.predictive_value_low, urgent.predictive_value_high
-    share = interval(urgent.predictive_value, low, high)
-    return f"{share} ({urgent.target:,}/{urgent.lesions:,})"
+    share = interval(urgent.predictive_value, low, high, t)
+    return f"{share} ({_ratio(urgent.target, urgent.lesions, t)})"
 
 
-def _sensitivity(counts: TargetEvidence) -> str:
-    return interval(counts.sensitivity, counts.sensitivity_low, counts.sensitivity_high)
+def _sensitivity(counts: TargetEvidence, t: Language = ENGLISH) -> str:
+    return interval(counts.sensitivity, counts.sensitivity_low, counts.sensitivity_high, t)
 
 
-def _specificity(one: MeasuredEvidence) -> str:
+def _specificity(one: MeasuredEvidence, t: Language = ENGLISH) -> str:
     others = one.others
-    return interval(others.specificity, others.specificity_low, others.specificity_high)
+    return interval(others.specificity, others.specificity_low, others.specificity_high, t)
 
 
-def interval(share: float, low: float, high: float) -> str:
+def _ratio(n: int, of: int, t: Language) -> str:
+    return f"{t.number(n)}/{t.number(of)}"
+
+
+def interval(share: float, low: float, high: float, t: Language = ENGLISH) -> str:
     """A share with its interval, such as "0.561 [0.533, 0.589]"."""
-    return f"{share:.3f} [{low:.3f}, {high:.3f}]"
+    numbers = {"share": share, "low": low, "high": high}
+    return t(
+        "{share} [{low}, {high}]", **{name: t.number(value, 3) for name, value in numbers.items()}
+    )

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from eulerlora_clinic.language import ENGLISH, Language
 from eulerlora_clinic.monitoring import PROBABILITY_COLUMN
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.report.ranking import TriageRow, with_lesions
@@ -20,11 +21,16 @@ from eulerlora_contract.printable import write_csv_rows
 
 @dataclass(frozen=True)
 class Outputs:
-    """The paths of the output files; None for an output that was not requested."""
+    """The paths of the output files; None for an output that was not requested.
+
+    Attributes:
+        language: Of the report; the others have codes.
+    """
 
     csv: Path | None
     json_lines: Path | None
     report: Path | None
+    language: Language = ENGLISH
 
     def check(self, inputs: Sequence[Path]) -> None:
         """Checks the paths before a run.
@@ -57,7 +63,9 @@ class Outputs:
             if self.report is not None:
                 from eulerlora_clinic.report.html import write_html_report  # noqa: PLC0415 - slow to import
 
-                writers.callback(write_html_report, self.report, rows, policy, datetime.now(UTC))
+                writers.callback(
+                    write_html_report, self.report, rows, policy, datetime.now(UTC), self.language
+                )
             if self.json_lines is not None:
                 writers.callback(_write_json_lines, self.json_lines, rows)
             if self.csv is not None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
@@ -16,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
+from eulerlora_clinic.language import ENGLISH, Language
 from eulerlora_clinic.policy import results
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.policy.results import performance
@@ -30,7 +32,7 @@ from eulerlora_contract.answers import OodScore, Prediction, TriageResult
 from eulerlora_contract.errors import ImageError
 from eulerlora_contract.images import rgb_image
 from eulerlora_contract.output_files import open_output
-from eulerlora_contract.printable import NO_BREAK, printable
+from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import AUTO, Auto, Options
 
 _PACKAGE, _FOLDER = "eulerlora_clinic.report", "parts"
@@ -74,26 +76,34 @@ class _Thumbnail:
 
 
 def write_html_report(
-    path: Path, rows: Sequence[TriageRow], policy: Policy, created_at: datetime
+    path: Path,
+    rows: Sequence[TriageRow],
+    policy: Policy,
+    created_at: datetime,
+    t: Language = ENGLISH,
 ) -> None:
-    """Writes the report; images are read from the rows' paths, one at a time."""
-    pieces = _report_html(rows, policy, created_at)
+    """Writes the report in a language; images are read from the rows' paths, one at a time."""
+    pieces = _report_html(rows, policy, created_at, t)
     with open_output(path, private=True) as file:
         file.writelines(pieces)
 
 
-def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime) -> Iterator[str]:
+def _report_html(
+    rows: Sequence[TriageRow], policy: Policy, created_at: datetime, t: Language
+) -> Iterator[str]:
     """Yields the parts of a self-contained HTML page with the rows, the most urgent first."""
+    t = t.with_messages(results.answer_texts(policy, t))
     ranked_rows = ranked(rows)
     names: dict[str, str] = {}
     for row in ranked_rows:
-        names |= row.result.class_names if row.result is not None else {}
+        if row.result is not None:
+            names |= {code: t(name) for code, name in row.result.class_names.items()}
     short_names = {code: name.partition(" (")[0] for code, name in names.items()}
     by_name = sorted({row.name for row in ranked_rows}, key=lambda name: (name.casefold(), name))
     settings_counts = _counts_by_settings(ranked_rows)
     precision = next((settings.options.precision for settings in settings_counts), None)
     return (
-        _environment()
+        _environment(t)
         .get_template("report.html.j2")
         .generate(
             rows=ranked_rows,
@@ -102,8 +112,8 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
             name_ranks={name: rank for rank, name in enumerate(by_name)},
             settings_counts=settings_counts,
             policy=policy,
-            performance=performance(policy, policy.evidence_in(precision)),
-            notices=_notices_of(ranked_rows, policy),
+            performance=performance(policy, policy.evidence_in(precision), t),
+            notices=_notices_of(ranked_rows, policy, t),
             class_names=names,
             short_names=short_names,
             thumbnail_of=lambda row: _thumbnail_of(row.path),
@@ -114,37 +124,36 @@ def _report_html(rows: Sequence[TriageRow], policy: Policy, created_at: datetime
     )
 
 
-def _shown_percent(share: float) -> str:
-    """A share in [0, 1] as a percentage with a non-breaking space."""
-    if 0 < share < 0.001:
-        return f"<0.1{NO_BREAK}%"
-    digits = 1 if share < 0.0995 else 0
-    return f"{100 * share:.{digits}f}{NO_BREAK}%"
-
-
-def _describe_options(options: Options, samples: int | Auto, trajectories: int) -> str:
+def _describe_options(t: Language, options: Options, samples: int | Auto, passes: int) -> str:
     """Such as "stoch, 4 samples, balanced, 8 views, 8 passes, float32".
 
     `samples`: of the answer, or `auto` for answers with different numbers.
     """
-    needed = "as many samples as each image needed"
-    drawn = needed if samples == AUTO else _counted(samples, "sample")
+    drawn = (
+        t("as many samples as each image needed")
+        if samples == AUTO
+        else t.plural(samples, "{n} sample", "{n} samples")
+    )
     parts = [
         options.mode,
         drawn if options.mode == "stoch" else "",
-        "balanced" if options.sampler == "balanced" else "",
-        _counted(options.views, "view") if options.views > 1 else "",
-        "" if samples == AUTO else _counted(trajectories, "pass", "passes"),
+        t("balanced") if options.sampler == "balanced" else "",
+        t.plural(options.views, "{n} view", "{n} views") if options.views > 1 else "",
+        "" if samples == AUTO else t.plural(passes, "{n} pass", "{n} passes"),
         options.precision,
     ]
     return ", ".join(part for part in parts if part)
 
 
-def _counted(count: int, singular: str, plural: str = "") -> str:
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+def _images_of_lesions(t: Language, images: int, lesions: int) -> str:
+    """Such as "3 images", or "3 images of 2 lesions"."""
+    shown = t.plural(images, "{n} image", "{n} images")
+    if lesions == images:
+        return shown
+    return t.plural(lesions, "{images} of {n} lesion", "{images} of {n} lesions", images=shown)
 
 
-def _environment() -> Environment:
+def _environment(t: Language) -> Environment:
     environment = Environment(
         loader=PackageLoader(_PACKAGE, _FOLDER),
         autoescape=True,
@@ -156,17 +165,23 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=_shown_percent,
-        nats="{:.3f}".format,
+        percent=t.percent,
+        nats=lambda value: t.number(value, 3),
+        capitalised=lambda text: text[:1].upper() + text[1:],
         class_name=lambda code, names: names.get(code, code),
-        name_in=lambda code, result: result.name_of(code),
+        name_in=lambda code, result: t(result.name_of(code)),
     )
     environment.globals.update(
         STATUS_TITLES=STATUS_TITLES,
-        describe_options=_describe_options,
-        counted=_counted,
+        describe_options=partial(_describe_options, t),
+        of_lesions=partial(_images_of_lesions, t),
+        images=lambda n: t.plural(n, "{n} image", "{n} images"),
+        language=t,
+        number=t.number,
+        t=t.template_text,
+        warnings=results.warning_texts(t),
         texts=results,
-        class_bars=_class_bars,
+        class_bars=partial(_class_bars, t),
         entropy_split=_entropy_split,
         relative_distance=_relative_distance,
         sort_keys=_sort_keys,
@@ -209,12 +224,12 @@ def _counts_by_settings(rows: Sequence[TriageRow]) -> dict[_ModelSettings, int]:
     return dict(counts.most_common())
 
 
-def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
+def _notices_of(rows: Sequence[TriageRow], policy: Policy, t: Language) -> list[str]:
     """Every notice of the rows once; without rows, what is not known about the policy."""
     if not rows:
-        notice = results.not_established(policy, policy.evidence_in())
+        notice = results.not_established(policy, policy.evidence_in(), t=t)
         return [] if notice is None else [notice]
-    return list(dict.fromkeys(notice for row in rows for notice in row.notices))
+    return list(dict.fromkeys(notice for row in rows for notice in row.notices(t)))
 
 
 _FULL = 100.0
@@ -257,7 +272,7 @@ class _EntropySplit:
     mutual: float
 
 
-def _class_bars(result: TriageResult) -> tuple[_ClassBar, ...]:
+def _class_bars(t: Language, result: TriageResult) -> tuple[_ClassBar, ...]:
     """A bar per class, the most probable first; ties are in the model's order."""
     prediction, target = result.prediction, result.target.classes
     trajectories = prediction.trajectory_probabilities or ()
@@ -265,7 +280,7 @@ def _class_bars(result: TriageResult) -> tuple[_ClassBar, ...]:
     for index, (code, probability) in enumerate(prediction.probabilities.items()):
         values = [row[index] for row in trajectories]
         bar = _ClassBar(
-            name=result.name_of(code),
+            name=t(result.name_of(code)),
             in_target=code in target,
             probability=probability,
             lowest=min(values, default=None),

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eulerlora_clinic.policy.results import NOT_ASSESSED, TITLES
+from eulerlora_clinic.language import ENGLISH, Language, message
+from eulerlora_clinic.policy.results import NOT_ASSESSED, TITLES, warning_texts
 from eulerlora_contract.answers import (
     FAILED,
     Disposition,
@@ -18,6 +19,25 @@ from eulerlora_contract.answers import (
     WarningCode,
     urgency,
 )
+from eulerlora_contract.problems import (
+    SENT_BY_SERVICE,
+    ConnectionLost,
+    MetadataNotRemoved,
+    Problem,
+    TimedOut,
+    UnexpectedAnswer,
+    Unreachable,
+    UnreadableFile,
+)
+
+_PROBLEMS: tuple[type[Problem], ...] = (
+    *SENT_BY_SERVICE, ConnectionLost, MetadataNotRemoved, TimedOut, UnexpectedAnswer, Unreachable,
+    UnreadableFile,
+)  # fmt: skip
+PROBLEM_TITLES = {kind.code: kind.title for kind in _PROBLEMS} | {
+    "not_asked": message("The run ended before the result")
+}
+"""By the code of a problem."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +51,11 @@ class RowProblem:
 
     code: str
     detail: str
+
+    def text(self, t: Language) -> str:
+        """The detail in English; elsewhere the title of the code, since details have values."""
+        title = PROBLEM_TITLES.get(self.code)
+        return self.detail if title is None or t.tag == ENGLISH.tag else t(title)
 
 
 _NOTICES = (WarningCode.NO_OOD_THRESHOLD, WarningCode.DISTRIBUTION_SHIFT)
@@ -77,8 +102,7 @@ class TriageRow:
         """What people see of the result; nothing without one."""
         return ShownResult() if self.result is None else self.result.shown
 
-    @property
-    def notices(self) -> tuple[str, ...]:
+    def notices(self, t: Language = ENGLISH) -> tuple[str, ...]:
         """What is not known about the thresholds, and whether the images of the service differ.
 
         An answer without a flag for lack of a threshold says so.
@@ -87,9 +111,10 @@ class TriageRow:
             return ()
         notice = self.result.policy.notice
         warnings = self.result.prediction.warnings
-        stated = (one.message for one in warnings if one.code in _NOTICES)
+        known = warning_texts(t)
+        stated = (known.get(one.code, one.message) for one in warnings if one.code in _NOTICES)
         sentences = (f"{text[:1].upper()}{text[1:]}." for text in stated)
-        return (*((notice,) if notice else ()), *sentences)
+        return (*((t(notice),) if notice else ()), *sentences)
 
 
 def with_lesions(rows: Sequence[TriageRow]) -> list[TriageRow]:

@@ -80,7 +80,7 @@ def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
         f"Policy version {policy.version}: routine below {policy.target.routine:.3g}, urgent from "
         f"{policy.target.urgent:.3g} on, {names}."
     ]
-    notes += dict.fromkeys(notice for row in rows for notice in row.notices)
+    notes += dict.fromkeys(notice for row in rows for notice in row.notices())
     measured = next((result.policy.measured for result in results if result.policy.measured), ())
     for one in measured:
         value, low, high = one.predictive_value, one.predictive_value_low, one.predictive_value_high

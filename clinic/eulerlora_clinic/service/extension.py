@@ -7,16 +7,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from eulerlora_clinic.audit.log import SECRET_VARIABLE, AuditEntry, AuditLog, read_secret
+from eulerlora_clinic.language import accepted, languages
 from eulerlora_clinic.policy.policy import Decision, Policy, default_policy, read_policy
 from eulerlora_clinic.service.decisions import DECISIONS_PATH, MAX_DECISION_BYTES, decision_routes
 from eulerlora_clinic.service.dicom import DICOM
 from eulerlora_clinic.service.fhir import FHIR, FHIR_JSON
 from eulerlora_clinic.service.metrics import ClinicMetrics
-from eulerlora_clinic.service.page import page_files
+from eulerlora_clinic.service.page import page_files, page_name
 from eulerlora_clinic.service.shift_monitor import ShiftMonitors
 from eulerlora_clinic.service.triage import (
     TRIAGE_BATCH_PATH,
@@ -103,9 +104,10 @@ class Clinic(Extension):
                 model.precision,
                 is_audited=self.audit is not None,
                 reads_dicom=DICOM in settings.images.containers,
+                by_code=languages(),
             )
 
-        routers.append(file_routes("/", "/page", read_page))
+        routers.append(file_routes("/", "/page", read_page, _page_name))
         return APIRouter(routes=[route for router in routers for route in router.routes])
 
     def body_limits(self, settings: ServiceSettings) -> Mapping[str, int]:
@@ -145,6 +147,14 @@ class Clinic(Extension):
 
     def model_details(self, served: ServedModel) -> Mapping[str, Any]:
         return {"shift": self._shift.states().get(served.name)}
+
+
+def _page_name(request: Request) -> str:
+    """The page in the language of the parameter `language`, or else in one that is accepted."""
+    code = request.query_params.get("language", "")
+    if code not in languages():
+        code = accepted(request.headers.get("accept-language", ""))
+    return page_name(code)
 
 
 def _decision(result: TriageResult) -> Decision:

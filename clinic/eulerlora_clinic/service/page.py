@@ -6,14 +6,17 @@ so are its styles: on a slow line, every request delays the page.
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import PurePath
 
 from jinja2 import Environment, StrictUndefined
 
+from eulerlora_clinic.language import Language, message
 from eulerlora_clinic.policy import results as texts
 from eulerlora_clinic.policy.policy import Evidence, MeasuredEvidence, Policy, default_policy
+from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.image_formats import (
     DICOM_KIND,
     KEPT_PNG_CHUNKS,
@@ -30,11 +33,16 @@ _MAIN = "main.js"
 _STYLES = ("tokens", "colours", "layout", "controls", "work_list", "card", "print")
 """In the order in which they override each other."""
 _IMAGES = {
-    "HAM10000": "dermatoscopic images of the clinics that the model learned from",
-    "PH2": "dermatoscopic images of another clinic",
-    "PAD-UFES-20": "photographs taken with phones",
+    "HAM10000": message("dermatoscopic images of the clinics that the model learned from"),
+    "PH2": message("dermatoscopic images of another clinic"),
+    "PAD-UFES-20": message("photographs taken with phones"),
 }
 """What the images of a data set are, by the first word of its name."""
+_CASES: Mapping[Unit, str] = {
+    "lesion": message("a case is a lesion"),
+    "group": message("a case is a group"),
+    "picture": message("a case is a picture"),
+}
 
 _KEPT = {
     "JPEG": [[marker, start.decode()] for marker, start in KEPT_SEGMENTS.items()],
@@ -53,12 +61,16 @@ class _MeasuredRow:
     """What the page says about the policy on one data set.
 
     Attributes:
+        data: The name of the data set.
         images: What they are.
+        case: What is counted.
         helps: The specificity is at least `_FEW_SPARED`.
     """
 
     measured: MeasuredEvidence
+    data: str
     images: str
+    case: str
     helps: bool
 
 
@@ -69,8 +81,9 @@ def page_files(
     *,
     is_audited: bool,
     reads_dicom: bool,
+    by_code: Mapping[str, Language],
 ) -> Mapping[str, PageFile]:
-    """The files of the page by name.
+    """The files of the page by name, with an index for each language.
 
     Args:
         policy: The page takes the words for its target, and shows its performance.
@@ -78,6 +91,7 @@ def page_files(
         precision: Of the default model, whose evidence the page shows.
         is_audited: Whether decisions are recorded.
         reads_dicom: Whether DICOM files are accepted.
+        by_code: The languages.
     """
     by_name = dict(_read())
     styles = b"".join(by_name[f"{name}.css"].content for name in _STYLES)
@@ -86,37 +100,69 @@ def page_files(
     ).encode()
     by_name[STYLE] = PageFile.of(styles, TYPES_BY_EXTENSION[".css"])
     by_name[SCRIPT] = PageFile.of(script, TYPES_BY_EXTENSION[".js"])
-    index, evidence = by_name[INDEX], policy.evidence_in(precision)
+    index = by_name.pop(INDEX)
+    template = _environment().from_string(index.content.decode())
+    evidence = policy.evidence_in(precision)
+    for code, t in by_code.items():
+        page = template.render(
+            t=t.template_text,
+            language=t,
+            languages=by_code,
+            catalogue={
+                "messages": {**t.messages, **texts.answer_texts(policy, t)},
+                "warnings": texts.warning_texts(t),
+            },
+            applies=set(policy.target.classes) <= set(classes),
+            of_skin=policy.target.classes == default_policy().target.classes,
+            is_audited=is_audited,
+            reads_dicom=reads_dicom,
+            policy=policy,
+            file_kinds={"length": SNIFFED_BYTES, "kinds": _kinds(reads_dicom, t), "kept": _KEPT},
+            notice=texts.not_established(policy, evidence, precision, t),
+            measured=() if evidence is None else _measured_rows(evidence, t),
+            performance=texts.performance(policy, evidence, t),
+            percent=partial(_percent, t=t),
+            texts=texts,
+        )
+        file = PageFile.of(page.encode(), index.media_type, t.tag)
+        by_name[page_name(code)] = file
+    return by_name
+
+
+def page_name(code: str) -> str:
+    """The name of the page in a language."""
+    return f"index.{code}.html"
+
+
+def _environment() -> Environment:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(percent=_percent, data_name=data_name)
-    page = environment.from_string(index.content.decode()).render(
-        applies=set(policy.target.classes) <= set(classes),
-        of_skin=policy.target.classes == default_policy().target.classes,
-        is_audited=is_audited,
-        reads_dicom=reads_dicom,
-        policy=policy,
-        file_kinds={"length": SNIFFED_BYTES, "kinds": _kinds(reads_dicom), "kept": _KEPT},
-        notice=texts.not_established(policy, evidence, precision),
-        measured=() if evidence is None else _measured_rows(evidence),
-        performance=texts.performance(policy, evidence),
-        texts=texts,
-    )
-    return by_name | {INDEX: PageFile.of(page.encode(), index.media_type)}
+    environment.filters.update(capitalised=_capitalised, without_split=_without_split)
+    return environment
 
 
-def _kinds(reads_dicom: bool) -> list[dict[str, object]]:
+def _kinds(reads_dicom: bool, t: Language) -> list[dict[str, object]]:
     """The kinds of files whose metadata the page cannot remove, and which of them are answered."""
-    return [{**asdict(kind), "is_read": reads_dicom and kind is DICOM_KIND} for kind in KINDS]
+    return [
+        {
+            "name": t(kind.name),
+            "pattern": kind.pattern,
+            "advice": t(kind.advice),
+            "is_read": reads_dicom and kind is DICOM_KIND,
+        }
+        for kind in KINDS
+    ]
 
 
-def _measured_rows(evidence: Evidence) -> list[_MeasuredRow]:
+def _measured_rows(evidence: Evidence, t: Language) -> list[_MeasuredRow]:
     """The measurements, in their order."""
     return [
         _MeasuredRow(
             one,
-            _IMAGES.get(one.data.replace(",", " ").split()[0], ""),
+            texts.data_name(_without_split(one.data), t),
+            t(_IMAGES[name]) if (name := one.data.replace(",", " ").split()[0]) in _IMAGES else "",
+            t(_CASES[one.unit]),
             one.others.specificity >= _FEW_SPARED,
         )
         for one in evidence.measured
@@ -151,11 +197,15 @@ def _bundled(modules: Mapping[str, str]) -> str:
     return "".join(texts.values())
 
 
-def data_name(text: str) -> str:
+def _without_split(text: str) -> str:
     """The name of a data set without that of its split, as text.js of the page."""
     return re.sub(r", [\w-]+ split\b", "", text)
 
 
-def _percent(share: float) -> str:
+def _percent(share: float, t: Language) -> str:
     """A share in [0, 1] in percent, with one digit unless it is whole."""
-    return f"{100 * share:.1f}".removesuffix(".0") + "\N{NO-BREAK SPACE}%"
+    return t.percent(share, 0 if round(100 * share, 1).is_integer() else 1)
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]

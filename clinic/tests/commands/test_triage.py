@@ -62,7 +62,7 @@ def test_every_image_of_a_folder_gets_a_decision(
     folder: Path, url: str, policy: Path, tmp_path: Path
 ) -> None:
     file, report = tmp_path / "rows.csv", tmp_path / "report.html"
-    outputs = ("--csv", file, "--report", report, "--strip-metadata")
+    outputs = ("--csv", file, "--report", report, "--language", "de", "--strip-metadata")
     done = run("triage", folder, "--url", url, "--policy", policy, *outputs)
     assert done.status == 0, done.err
     assert ".txt: 1" in done.err
@@ -71,6 +71,7 @@ def test_every_image_of_a_folder_gets_a_decision(
     rows, options = rows_in(file), mel_policy().evidence[0].options
     assert [Path(row["file"]).name for row in rows] == ["1.png", "2.png", "3.png"]
     assert report.read_text().count('<tbody class="result') == 3
+    assert '<html lang="de">' in report.read_text()
     for row in rows:
         assert (row["mode"], row["samples"]) == (options.mode, str(options.samples))
         assert row["disposition"]
@@ -229,6 +230,7 @@ def test_input_images_and_other_outputs_are_not_overwritten(
         ("--mode", "det", "--samples", "4"),
         ("--samples", "0"),
         ("--samples", "many"),
+        ("--language", "xx"),
         ("--coverage", "nan"),
         ("--concurrency", "0"),
         ("--url", "localhost:8000"),

@@ -134,7 +134,7 @@ def test_the_views_that_differ_most_are_shown_as_the_model_sees_them(go) -> None
         ([[0.9, 0.1], [0.8, 0.2]], "melanoma 85 %, melanocytic nevus 15 %", "Passes agree",
          "All 2 sampled passes put melanoma first"),
         ([[0.9, 0.1], [0.2, 0.8]], "melanoma 55 %, melanocytic nevus 45 %", "Passes disagree",
-         "1 put melanoma first, 1 put"),
+         "1 puts melanoma first, 1 puts"),
         ([[0.999, 0.001]] * 2, "melanoma 100 %", "Passes agree", "They can be wrong together."),
     ],
 )  # fmt: skip

@@ -89,7 +89,7 @@ def test_it_opens_the_most_urgent_first(opened: Any) -> None:
     heading = page.get_by_role("columnheader", name="Urgency")
     assert heading.get_attribute("aria-sort") == "descending"
     assert page.get_by_role("status").inner_text() == (
-        "11 of 11 shown, sorted by urgency, most urgent first."
+        "11 of 11 shown, sorted by “Urgency”, most urgent first."
     )
 
 
@@ -136,7 +136,7 @@ def test_the_keyboard_alone_sorts_and_filters(opened: Any) -> None:
         if "Routine" in reached[-1]:
             page.keyboard.press("Space")
     assert page.get_by_role("status").inner_text() == (
-        "10 of 11 shown, sorted by entropy, highest first."
+        "10 of 11 shown, sorted by “Entropy”, highest first."
     )
     assert len(set(reached)) == 12  # six boxes, the guide and five headings
 

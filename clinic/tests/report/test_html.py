@@ -34,6 +34,7 @@ from eulerlora_contract.answers import Prediction, Reason
 from eulerlora_contract.printable import printable
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
+NAME = '<bdi translate="no">'
 CREATED_AT = datetime(2026, 11, 21, 15, 4, tzinfo=UTC)
 RESULT = re.compile(r'<tbody class="result (\w+)".*?</tbody>', re.DOTALL)
 TAG = re.compile(r"<[^>]*>")
@@ -89,7 +90,7 @@ def test_every_row_is_listed_once_the_most_urgent_first(
     ]  # fmt: skip
     for row in rows:
         name = printable(row.path.name)
-        assert sum(f"<bdi>{name}</bdi>" in unescape(result) for result in results(document)) == 1
+        assert sum(f"{NAME}{name}</bdi>" in unescape(one) for one in results(document)) == 1
 
 
 def test_the_warning_is_at_every_result_and_at_the_top(document: str) -> None:
@@ -234,7 +235,7 @@ def test_hostile_text_is_escaped(write: Write, policy: Policy, tmp_path: Path) -
 def test_control_characters_and_undecodable_names_are_escaped(write: Write) -> None:
     name = os.fsdecode(b"a\xff\x07\xe2\x80\xaegpj.jpg")
     document = write([failed(Path(name), "unusable_image", "line\nline\x00")])
-    assert r"<bdi>a\udcff\x07\u202egpj.jpg</bdi>" in document
+    assert NAME + r"a\udcff\x07\u202egpj.jpg</bdi>" in document
     assert r"line\nline\x00" in document
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e]", document)
 
@@ -408,7 +409,7 @@ def ranked(write: Write, rows: list[TriageRow]) -> list[tuple[str, str]]:
     """The names and statuses of the results, from the top."""
     document = write(rows)
     kinds = [match.group(1) for match in RESULT.finditer(document)]
-    names = [re.findall("<bdi>(.*?)</bdi>", result)[0] for result in results(document)]
+    names = [re.findall(f"{NAME}(.*?)</bdi>", result)[0] for result in results(document)]
     return list(zip(names, kinds, strict=True))
 
 

@@ -8,9 +8,10 @@ from importlib.resources import files
 
 import pytest
 
+from eulerlora_clinic.language import ENGLISH
 from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_clinic.policy.results import NOT_MEASURED, not_established, performance
-from eulerlora_clinic.service.page import page_files
+from eulerlora_clinic.service.page import page_files, page_name
 from eulerlora_contract.sampling import PRECISIONS, Precision
 from service.routes.files import PageFile, documentation_files
 
@@ -25,18 +26,25 @@ def files_of(
     reads_dicom: bool = False,
     precision: Precision = "float32",
 ) -> Mapping[str, PageFile]:
-    return page_files(policy, classes, precision, is_audited=is_audited, reads_dicom=reads_dicom)
+    return page_files(
+        policy,
+        classes,
+        precision,
+        is_audited=is_audited,
+        reads_dicom=reads_dicom,
+        by_code={"en": ENGLISH},
+    )
 
 
 def index(*arguments: object, **named: object) -> str:
-    return files_of(*arguments, **named)["index.html"].content.decode()  # type: ignore[arg-type]
+    return files_of(*arguments, **named)[page_name("en")].content.decode()  # type: ignore[arg-type]
 
 
 def without_split(text: str) -> str:
     return re.sub(r", [\w-]+ split", "", text)
 
 
-NAMES = sorted(set(files_of()) - {"index.html"})
+NAMES = sorted(set(files_of()) - {page_name("en")})
 DOCUMENTATION_NAMES = sorted(set(documentation_files()) - {"index.html"})
 
 
@@ -124,6 +132,20 @@ def test_the_page_loads_one_script_with_all_modules_and_one_style() -> None:
     assert script.index("class WorkList") < script.index("new WorkList(")
 
 
+@pytest.mark.parametrize(
+    ("query", "header", "tag"),
+    [
+        ("", "de-CH,en;q=0.5", "de"), ("", "it", "en-GB"), ("?language=fr", "de", "fr"),
+        ("?language=xx", "de", "de"),
+    ],
+)  # fmt: skip
+def test_the_page_has_the_chosen_or_the_accepted_language(client, query, header, tag) -> None:
+    response = client.get(f"/{query}", headers={"Accept-Language": header})
+    assert f'<html lang="{tag}">' in response.text
+    assert response.headers["Content-Language"] == tag
+    assert response.headers["Vary"] == "Accept-Encoding, Accept-Language"
+
+
 def test_files_are_sent_compressed_to_those_who_accept_it(client) -> None:
     plain = client.get("/page/page.js", headers={"Accept-Encoding": "identity"})
     compressed = client.get("/page/page.js", headers={"Accept-Encoding": "gzip"})
@@ -172,8 +194,9 @@ def test_every_file_has_the_headers_of_the_page_and_can_be_cached(client, path) 
 
 @pytest.mark.parametrize(
     "path",
-    ["/page/index.html", "/page/missing.js", "/page/..%2Fapp.py", "/page/%2e%2e/app.py",
-     "/docs/index.html", "/docs/oauth2-redirect", "/docs/..%2Fmain.js", "/redoc"],
+    ["/page/index.html", "/page/index.en.html", "/page/missing.js", "/page/..%2Fapp.py",
+     "/page/%2e%2e/app.py", "/docs/index.html", "/docs/oauth2-redirect",
+     "/docs/..%2Fmain.js", "/redoc"],
 )  # fmt: skip
 def test_other_files_are_not_served(client, refused, path) -> None:
     refused(client.get(path), 404, "not_found")

@@ -17,9 +17,11 @@
   function showState() {
     const shown = results.filter((result) => !result.hidden).length;
     const sorted = headers.find((header) => header.hasAttribute("aria-sort"));
-    state.textContent =
-      `${shown} of ${results.length} shown, sorted by ` +
-      `${sorted.textContent.trim().toLowerCase()}, ${sorted.dataset[sorted.getAttribute("aria-sort")]}.`;
+    const values = {
+      shown, all: results.length, column: sorted.textContent.trim(),
+      order: sorted.dataset[sorted.getAttribute("aria-sort")],
+    };
+    state.textContent = state.dataset.text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
   }
 
   function sort(header) {

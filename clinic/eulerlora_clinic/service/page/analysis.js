@@ -1,6 +1,7 @@
 /* Requests the results of images, some at a time; retries while the server is overloaded. */
 
 import { bytesOf } from "./item.js";
+import { t } from "./language.js";
 import { withoutMetadata } from "./metadata.js";
 import { EMPTY_FILE, PAGE_FAILED, Problem } from "./problems.js";
 import { taskQueue } from "./queue.js";
@@ -33,11 +34,11 @@ export class Analysis {
     const controller = new AbortController();
     const { signal } = controller;
     this.controllers.set(item, controller);
-    item.wait("queued", "Waiting");
+    item.wait("queued", t("Waiting"));
     this.changed(item);
     this.enqueue(async () => {
       if (signal.aborted) return;
-      item.wait("running", "Analysing");
+      item.wait("running", t("Analysing"));
       this.changed(item);
       try {
         const result = await this.#resultWithRetries(item, signal);
@@ -59,11 +60,11 @@ export class Analysis {
       } catch (error) {
         const delayS = error.code === "overloaded" ? error.retryAfterS : null;
         if (delayS === null || delayS > MAX_RETRY_DELAY_S || retries === MAX_RETRIES) throw error;
-        item.wait("running", `The server is busy; retrying in ${delayS} s`);
+        item.wait("running", t("The server is busy; retrying in {n} s", { n: delayS }));
         this.changed(item);
         await new Promise((resolve) => setTimeout(resolve, 1000 * delayS));
         signal.throwIfAborted();
-        item.wait("running", "Analysing");
+        item.wait("running", t("Analysing"));
         this.changed(item);
       }
     }
@@ -108,8 +109,7 @@ function tooLarge(file, { max_body_bytes: maxBytes }) {
   return new Problem({
     code: "body_too_large",
     status: 413,
-    title: "The image file is too large",
-    detail: `expected at most ${maxBytes.toLocaleString("en")} bytes, got ` +
-      file.size.toLocaleString("en"),
+    title: t("The image file is too large"),
+    detail: t("expected at most {maxBytes} bytes, got {size}", { maxBytes, size: file.size }),
   });
 }

@@ -4,6 +4,7 @@ import { classChart } from "./charts.js";
 import { button, html, part } from "./dom.js";
 import { figures } from "./figures.js";
 import { icon } from "./icons.js";
+import { t, warningText } from "./language.js";
 import { advice, sentence } from "./problems.js";
 import { shown } from "./shown.js";
 import { capitalised, passes } from "./text.js";
@@ -27,7 +28,7 @@ export function problemContent(item, retry) {
     html("p", { class: "pathway" }, sentence(problem.detail)),
     html("p", { class: "note" }, advice(problem)),
     problem.isTemporary
-      ? button("Retry", retry, { class: "primary", "aria-label": `Retry ${item.name}` })
+      ? button(t("Retry"), retry, { class: "primary", "aria-label": t("Retry {name}", item) })
       : null,
   );
 }
@@ -47,15 +48,15 @@ export function resultContent({ result, preview }, names) {
 }
 
 function verdict(result) {
-  const reasons = shown(result).reasons.map(({ words }) => html("li", {}, words));
+  const reasons = shown(result).reasons.map(({ words }) => html("li", {}, t(words)));
   return html(
     "div",
     { class: "verdict" },
-    html("p", { class: "verdict-title" }, icon(result.disposition), result.title),
+    html("p", { class: "verdict-title" }, icon(result.disposition), t(result.title)),
     reasons.length > 0
-      ? [html("p", { class: "why" }, "Why"), html("ul", { class: "reasons" }, reasons)]
+      ? [html("p", { class: "why" }, t("Why")), html("ul", { class: "reasons" }, reasons)]
       : null,
-    html("p", { class: "pathway" }, result.pathway),
+    html("p", { class: "pathway" }, t(result.pathway)),
   );
 }
 
@@ -63,11 +64,11 @@ function statements(result, names) {
   const statementsOfFigures = shown(result).figures === null
     ? []
     : [
-      ["Looks like", resemblance(result, names)],
-      [capitalised(result.target?.name ?? ""), decision(result, names)],
-      ["Do the passes agree?", agreement(result, names)],
+      [t("Looks like"), resemblance(result, names)],
+      [result.target && capitalised(t(result.target.name)), decision(result, names)],
+      [t("Do the passes agree?"), agreement(result, names)],
     ];
-  const entries = [...statementsOfFigures, ["How familiar is the image?", familiarity(result.prediction)]]
+  const entries = [...statementsOfFigures, [t("How familiar is the image?"), familiarity(result.prediction)]]
     .filter(([, statement]) => statement !== null);
   return html(
     "dl",
@@ -87,8 +88,8 @@ function statements(result, names) {
 function warnings(entries) {
   const others = entries.filter(({ code }) => code !== SHIFT);
   if (others.length === 0) return null;
-  const lines = others.map(({ message }) => html("li", {}, sentence(message)));
-  return part("Notes", html("ul", { class: "reasons" }, lines));
+  const lines = others.map((warning) => html("li", {}, sentence(warningText(warning))));
+  return part(t("Notes"), html("ul", { class: "reasons" }, lines));
 }
 
 function probabilities({ prediction, target }, rows) {
@@ -96,11 +97,11 @@ function probabilities({ prediction, target }, rows) {
     "p",
     { class: "note legend" },
     html("span", { class: "swatch bar", "aria-hidden": "true" }),
-    `mean of ${passes(prediction)} `,
+    t("mean of {passes}", { passes: passes(prediction) }), " ",
     html("span", { class: "swatch point", "aria-hidden": "true" }),
-    "one pass; a wide spread means that the passes disagree",
+    t("one pass; a wide spread means that the passes disagree"),
   );
-  return part("Class probabilities", [classChart(rows, target?.name), legend]);
+  return part(t("Class probabilities"), [classChart(rows, target && t(target.name)), legend]);
 }
 
 function classRows({ prediction, target }, names) {

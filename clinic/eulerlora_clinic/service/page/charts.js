@@ -1,6 +1,7 @@
 /* Charts of a result. A table or sentence beside every chart gives the same information. */
 
 import { html, svg } from "./dom.js";
+import { t } from "./language.js";
 import { decimal, percent } from "./text.js";
 
 const GOLDEN = 0.618; // spreads points evenly and reproducibly over the height of a row
@@ -28,7 +29,7 @@ export function classChart(classes, mark) {
 
 function axis() {
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((fraction) =>
-    svg("text", { x: at(fraction), y: "80%" }, `${100 * fraction} %`),
+    svg("text", { x: at(fraction), y: "80%" }, percent(fraction, 0)),
   );
   const drawn = svg("svg", { class: "axis", focusable: "false" }, ticks);
   return html("li", { class: "class-row", "aria-hidden": "true" }, html("span"), drawn);
@@ -90,7 +91,7 @@ export function thresholdChart({ probability, threshold, flagged }) {
 
 /** The numbers of the class chart as a table. */
 export function classTable(classes) {
-  const head = ["Class", "Mean", "Lowest pass", "Highest pass"].map((title) =>
+  const head = [t("Class"), t("Mean"), t("Lowest pass"), t("Highest pass")].map((title) =>
     html("th", { scope: "col" }, title),
   );
   const rows = classes.map(({ label, probability, points }) =>
@@ -103,7 +104,7 @@ export function classTable(classes) {
       ),
     ),
   );
-  const caption = "Mean over all passes, and range";
+  const caption = t("Mean over all passes, and range");
   const table = html(
     "table",
     {},

@@ -1,6 +1,7 @@
 /* What a person decides about a result: accept it, override it with a reason, or undo that. */
 
 import { button, html } from "./dom.js";
+import { t } from "./language.js";
 import { Problem, sentence } from "./problems.js";
 
 const CHOICES = ["urgent", "refer", "retake", "routine"]; // what a person can decide otherwise
@@ -56,11 +57,11 @@ export class Decision {
     }
     this.controls.replaceChildren(
       ...(isDecided(this.item)
-        ? [this.#button("Undo", `Undo the decision on ${name}`, () => this.#send({ decision: "undo" }))]
+        ? [this.#button(t("Undo"), t("Undo the decision on {name}", { name }), () => this.#send({ decision: "undo" }))]
         : [
-          this.#button(`Accept ${title}`, `Accept ${title} for ${name}`,
+          this.#button(t("Accept {title}", { title }), t("Accept {title} for {name}", { title, name }),
             () => this.#send({ decision: result.disposition })),
-          this.#button("Override", `Override ${title} for ${name}`, () => {
+          this.#button(t("Override"), t("Override {title} for {name}", { title, name }), () => {
             this.#showForm({ reason: "" }).focus();
           }),
         ]),
@@ -68,8 +69,10 @@ export class Decision {
   }
 
   #words({ decision, disposition, reason }) {
-    if (decision === disposition) return `Accepted: ${this.titles(decision)}.`;
-    return `Overridden: ${this.titles(decision)} instead of ${this.titles(disposition)}. ${sentence(reason)}`;
+    const [title, suggested] = [decision, disposition].map((status) => this.titles(status));
+    if (decision === disposition) return t("Accepted: {title}.", { title });
+    const overridden = t("Overridden: {title} instead of {suggested}.", { title, suggested });
+    return `${overridden} ${sentence(reason)}`;
   }
 
   /* Shows the form with a draft; returns its first field. */
@@ -86,12 +89,12 @@ export class Decision {
       maxlength: MAX_REASON, pattern: ".*\\S.*", "aria-describedby": `reason-hint-${id}`,
     });
     const form = html("form", { class: "override" },
-      html("div", { class: "field" }, html("label", { for: select.id }, "Decide"), select),
-      html("div", { class: "field" }, html("label", { for: reason.id }, "Reason"), reason),
-      html("button", { type: "submit", class: "primary small" }, "Record"),
-      button("Cancel", () => this.#close(), { class: "small" }),
+      html("div", { class: "field" }, html("label", { for: select.id }, t("Decide")), select),
+      html("div", { class: "field" }, html("label", { for: reason.id }, t("Reason")), reason),
+      html("button", { type: "submit", class: "primary small" }, t("Record")),
+      button(t("Cancel"), () => this.#close(), { class: "small" }),
       html("p", { class: "hint", id: `reason-hint-${id}` },
-        "The server's audit log keeps the reason: name no patient."));
+        t("The server's audit log keeps the reason: name no patient.")));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#send({ decision: select.value, reason: reason.value });
@@ -131,7 +134,7 @@ export class Decision {
       if (hadFocus) this.controls.firstElementChild.focus();
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      this.fault.textContent = `${error.title}: ${sentence(error.detail)}`;
+      this.fault.textContent = error.text;
     } finally {
       this.controls.removeAttribute("aria-busy");
     }

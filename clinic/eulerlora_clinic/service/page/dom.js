@@ -29,6 +29,11 @@ export function part(title, ...content) {
   return html("section", { class: "part" }, html("h5", {}, title), content);
 }
 
+/** Creates a text that is the same in all languages, such as a name or a hash. */
+export function verbatim(text) {
+  return html("span", { translate: "no" }, text);
+}
+
 /** Makes the elements the children of a list; moves only those that are out of place, where the
  * browser can without a change of the focus. */
 export function arrange(list, elements) {

@@ -4,18 +4,19 @@ import { pendingContent, problemContent, resultContent } from "./card.js";
 import { Decision } from "./decision.js";
 import { arrange, button, html } from "./dom.js";
 import { icon } from "./icons.js";
+import { plural, t } from "./language.js";
 import { show } from "./preview.js";
 import { sentence } from "./problems.js";
 import { shown } from "./shown.js";
-import { count, percents } from "./text.js";
+import { percents } from "./text.js";
 import {
   FEW_PIXELS_MEANING, agreementWords, hasFewPixels, lineWords, looksLike, qualityFault,
 } from "./words.js";
 import { zoom } from "./zoom.js";
 
-const IDENTIFIER = ["identifier", "Identifier", 100]; // field of the item, label, characters
-const NOTE = ["note", "Note", 500];
-const LESION = ["lesion", "Lesion", 100];
+const IDENTIFIER = ["identifier", t("Identifier"), 100]; // field of the item, label, characters
+const NOTE = ["note", t("Note"), 500];
+const LESION = ["lesion", t("Lesion"), 100];
 
 export class Entry {
   /** @param {import("./item.js").Item} item
@@ -25,8 +26,8 @@ export class Entry {
     this.item = item;
     this.actions = actions;
     this.shown = []; // state, progress, result and problem of the last update
-    this.name = html("span", { class: "row-name", id: `name-${item.id}` }, item.name);
-    this.identifier = html("span", { class: "row-identifier" }, item.identifier);
+    this.name = html("span", { class: "row-name", id: `name-${item.id}`, translate: "no" }, item.name);
+    this.identifier = html("span", { class: "row-identifier", translate: "no" }, item.identifier);
     this.note = html("span", { class: "row-note" });
     this.cells = html("span", { class: "row-cells" });
     this.button = button([], () => this.#toggle(), {
@@ -71,9 +72,9 @@ export class Entry {
     this.cells.replaceChildren(...cellsOf(item, titles, names));
     const quality = item.result?.quality;
     this.facts.textContent = [
-      quality ? `${quality.width} × ${quality.height} pixels` : "",
-      item.sameAs === null ? "" : `the same file as ${item.sameAs.name}`,
-      item.file === null ? "kept from before the reload; to analyse it again, add its file" : "",
+      quality ? t("{width} × {height} pixels", quality) : "",
+      item.sameAs === null ? "" : t("the same file as {name}", item.sameAs),
+      item.file === null ? t("kept from before the reload; to analyse it again, add its file") : "",
     ].filter(Boolean).join(", ") + (quality && hasFewPixels(quality) ? `. ${FEW_PIXELS_MEANING}` : "");
     if (item.isPending && item.result !== null) return; // shows the earlier result until then
     this.content.replaceChildren(...this.#contentOf(names));
@@ -85,7 +86,8 @@ export class Entry {
   showOthers(entries, statuses) {
     this.lesion.hidden = entries.length === 0;
     this.lesionTitle.textContent =
-      `${count(entries.length, "more image")} of lesion ${this.item.lesion}: ${statuses}`;
+      plural(entries.length, "{n} more image of lesion {lesion}: {statuses}",
+        "{n} more images of lesion {lesion}: {statuses}", { lesion: this.item.lesion, statuses });
     arrange(this.others, entries.map(({ element }) => element));
   }
 
@@ -101,7 +103,7 @@ export class Entry {
     this.thumbnail = html("span", { class: "row-image", "aria-hidden": "true" });
     this.picture = button([], async () => zoom(item.name, item.file ?? (await item.preview)), {
       class: "card-image",
-      "aria-label": `Enlarge ${item.name}`,
+      "aria-label": t("Enlarge {name}", item),
       disabled: true, // until there is a preview
     });
     this.button.append(
@@ -110,9 +112,9 @@ export class Entry {
       this.cells,
       html("span", { class: "row-arrow", "aria-hidden": "true" }),
     );
-    const remove = button("Remove", () => this.actions.remove(item), {
+    const remove = button(t("Remove"), () => this.actions.remove(item), {
       class: "quiet small",
-      "aria-label": `Remove ${item.name}`,
+      "aria-label": t("Remove {name}", item),
     });
     this.card.append(
       html(
@@ -136,7 +138,7 @@ export class Entry {
     const field = this.#field(LESION, "focusout"); // part of the text would move the row
     field.classList.add("triage-only");
     const hint = html("p", { class: "hint", id: `lesion-hint-${this.item.id}` },
-      "Images with the same text here show one lesion. The most urgent one decides.");
+      t("Images with the same text here show one lesion. The most urgent one decides."));
     field.querySelector("input").setAttribute("aria-describedby", hint.id);
     field.addEventListener("focusout", () => this.actions.grouped(this.item));
     field.append(hint);
@@ -159,7 +161,7 @@ export class Entry {
   async #showPreview() {
     const picture = await this.item.preview;
     if (picture === null) {
-      this.picture.replaceChildren(html("span", { class: "no-preview" }, "No preview"));
+      this.picture.replaceChildren(html("span", { class: "no-preview" }, t("No preview")));
       return;
     }
     this.picture.disabled = false;
@@ -186,19 +188,19 @@ export function announcement(item) {
   if (item.problem !== null) return `${item.name}: ${sentence(item.problem.title)}`;
   const { result } = item;
   if (result.disposition !== null) {
-    return `${item.name}: ${result.title}. ${reasonsText(result)}`;
+    return `${item.name}: ${t(result.title)}. ${reasonsText(result)}`;
   }
-  return `${item.name}: ${shown(result).figures?.label ?? "unfamiliar"}.`;
+  return `${item.name}: ${shown(result).figures?.label ?? t("unfamiliar")}.`;
 }
 
 function reasonsText(result) {
-  return shown(result).reasons.map(({ words }) => words).join(" ");
+  return shown(result).reasons.map(({ words }) => t(words)).join(" ");
 }
 
 function noteOf({ problem, result, isPending, progress, sameAs }) {
   if (isPending) return progress;
   if (problem !== null) return `${sentence(problem.title)} ${sentence(problem.detail)}`;
-  const same = sameAs === null ? "" : `The same file as ${sameAs.name}. `;
+  const same = sameAs === null ? "" : `${t("The same file as {name}.", sameAs)} `;
   return same + reasonsText(result);
 }
 
@@ -207,12 +209,12 @@ function cellsOf(item, titles, names) {
   const group = html("span", { class: "pill" }, icon(status), titles(status));
   if (problem !== null || result === null) return [group];
   const fault = qualityFault(result);
-  const quality = fault === null ? null : cell(fault, "quality");
+  const quality = fault === null ? null : cell(fault, t("quality"));
   const { figures, target } = shown(result);
   if (figures === null) return [group, quality].filter(Boolean);
   return [
     group,
-    cell(looksLike(figures, names), "looks like", "label"),
+    cell(looksLike(figures, names), t("looks like"), "label"),
     target === null ? null : targetCell(result),
     cell(agreementWords(figures), ""),
     quality,
@@ -222,7 +224,9 @@ function cellsOf(item, titles, names) {
 function targetCell(result) {
   const { target } = result;
   const [share] = percents(target.probability, target.routine);
-  return cell(share, `${target.name}, ${lineWords(result)}`, "target");
+  return cell(
+    share, t("{target}, {side}", { target: t(target.name), side: lineWords(result) }), "target",
+  );
 }
 
 function cell(value, label, kind = "") {

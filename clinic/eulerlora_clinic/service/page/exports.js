@@ -2,10 +2,11 @@
 
 import { csv } from "./csv.js";
 import { byId, html } from "./dom.js";
+import { now, t } from "./language.js";
 import { NOT_ASKED } from "./problems.js";
-import { count } from "./text.js";
+import { images } from "./text.js";
 
-const COPIED = "Copied";
+const COPIED = t("Copied");
 
 /** The items as CSV. */
 export function asCsv(items) {
@@ -38,12 +39,12 @@ export function curlLine({ path, options, hasKey }) {
 export function describePrint(items) {
   const results = items.map(({ result }) => result).filter((result) => result !== null);
   const origins = results.map(({ prediction, policy }) =>
-    [prediction.model, prediction.revision, policy && `policy version ${policy.version}`]
+    [prediction.model, prediction.revision, policy && t("policy version {version}", policy)]
       .filter(Boolean).join(", "),
   );
   const origin = [...new Set(origins)].join("; ");
   byId("printed").textContent =
-    `${count(items.length, "image")}, printed ${new Date().toLocaleString("en-GB")}. ${origin}.`;
+    t("{images}, printed {date}. {origin}.", { images: images(items.length), date: now(), origin });
 }
 
 /** Saves a file under a name. */

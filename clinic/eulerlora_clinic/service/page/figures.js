@@ -1,21 +1,22 @@
 /* The figures behind the words of a card, collapsed, with their explanation. */
 
 import { classTable, entropyChart, legend, thresholdChart } from "./charts.js";
-import { html, part } from "./dom.js";
+import { html, part, verbatim } from "./dom.js";
+import { fixed, t } from "./language.js";
 import { shown } from "./shown.js";
 import { capitalised, decimal, exact, passes, percent } from "./text.js";
 import { viewsPart } from "./views.js";
 import { sideOf } from "./words.js";
 
 const MSP_VERDICTS = {
-  true: "Below its threshold: as low as for images unlike the training images.",
-  false: "Not below its threshold.",
-  null: "There is no threshold for this number of samples.",
+  true: t("Below its threshold: as low as for images unlike the training images."),
+  false: t("Not below its threshold."),
+  null: t("There is no threshold for this number of samples."),
 };
 const DISTANCE_VERDICTS = {
-  true: "Above its threshold: the features are far from those of the training images.",
-  false: "Not above its threshold: the features are like those of the training images.",
-  null: "There is no threshold for this number of samples.",
+  true: t("Above its threshold: the features are far from those of the training images."),
+  false: t("Not above its threshold: the features are like those of the training images."),
+  null: t("There is no threshold for this number of samples."),
 };
 
 /** All figures of a result that are shown. rows: the classes, as for `classTable`. preview, names: as
@@ -26,7 +27,7 @@ export function figures(result, rows, preview, names) {
   return html(
     "details",
     { class: "figures" },
-    html("summary", {}, "Figures and how to read them"),
+    html("summary", {}, t("Figures and how to read them")),
     html(
       "div",
       { class: "scales" },
@@ -34,7 +35,7 @@ export function figures(result, rows, preview, names) {
       familiarityPart(prediction, isShown),
     ),
     isShown ? viewsPart(prediction, preview, names) : null,
-    isShown ? part("Probabilities as a table", classTable(rows)) : null,
+    isShown ? part(t("Probabilities as a table"), classTable(rows)) : null,
     originPart(result),
   );
 }
@@ -43,13 +44,15 @@ function targetPart({ target }) {
   if (target === null) return null;
   const { probability, routine, urgent } = target;
   const side = {
-    above: "At or above the urgent threshold.",
-    between: "Between the thresholds.",
-    below: "Below the routine threshold.",
+    above: t("At or above the urgent threshold."),
+    between: t("Between the thresholds."),
+    below: t("Below the routine threshold."),
   }[sideOf(target)];
   return part(
-    capitalised(target.name),
-    note(`${exact(probability)}, routine below ${exact(routine)}, urgent from ${exact(urgent)}`, side),
+    capitalised(t(target.name)),
+    note(t("{probability}, routine below {routine}, urgent from {urgent}", {
+      probability: exact(probability), routine: exact(routine), urgent: exact(urgent),
+    }), side),
     thresholdChart({ probability, threshold: urgent, flagged: "above" }),
   );
 }
@@ -58,20 +61,23 @@ function entropyPart(prediction, classes) {
   const largest = Math.log(classes);
   const { expected_entropy: expected, mutual_information: mutual } = prediction;
   return part(
-    "Uncertainty",
-    note(`Entropy ${decimal(prediction.entropy)}`, `of at most ${decimal(largest)} nats, in two parts:`),
+    t("Uncertainty"),
+    note(
+      t("Entropy {value}", { value: decimal(prediction.entropy) }),
+      t("of at most {largest} nats, in two parts:", { largest: decimal(largest) }),
+    ),
     entropyChart({ expected, mutual, largest }),
     html(
       "ul",
       { class: "keys" },
       legend(
-        "expected", "Expected entropy", expected,
-        "nats, within the passes. High if the image resembles several classes.",
+        "expected", t("Expected entropy"), expected,
+        t("nats, within the passes. High if the image resembles several classes."),
       ),
       legend(
-        "mutual", "Mutual information", mutual,
-        "nats, between the passes. High if they disagree. Low does not mean that the image is " +
-          "familiar: passes can agree on an image unlike the training images.",
+        "mutual", t("Mutual information"), mutual,
+        t("nats, between the passes. High if they disagree. Low does not mean that the image is " +
+          "familiar: passes can agree on an image unlike the training images."),
       ),
     ),
   );
@@ -80,11 +86,11 @@ function entropyPart(prediction, classes) {
 function familiarityPart(prediction, isShown) {
   const { msp, ood, ood_threshold: threshold, ood_scores: scores } = prediction;
   const highest = [
-    note(`Highest probability (MSP) ${against(msp, threshold)}`, MSP_VERDICTS[ood]),
+    note(t("Highest probability (MSP) {value}", { value: against(msp, threshold) }), MSP_VERDICTS[ood]),
     thresholdChart({ probability: msp, threshold, flagged: "below" }),
   ];
   return part(
-    "Familiarity",
+    t("Familiarity"),
     isShown ? highest : null,
     distanceContent(scores?.feature_distance ?? null),
   );
@@ -96,13 +102,14 @@ function distanceContent(distance) {
   const { value, threshold, flagged } = distance;
   const chart = { probability: value / (2 * threshold), threshold: 0.5, flagged: "above" };
   return [
-    note(`Feature distance ${against(value, threshold)}`, DISTANCE_VERDICTS[flagged]),
+    note(t("Feature distance {value}", { value: against(value, threshold) }), DISTANCE_VERDICTS[flagged]),
     threshold === null ? null : thresholdChart(chart),
   ];
 }
 
 function against(value, threshold) {
-  return threshold === null ? exact(value) : `${exact(value)}, threshold ${exact(threshold)}`;
+  if (threshold === null) return exact(value);
+  return t("{value}, threshold {threshold}", { value: exact(value), threshold: exact(threshold) });
 }
 
 function note(value, verdict) {
@@ -111,19 +118,23 @@ function note(value, verdict) {
 
 function originPart({ prediction, policy, quality }) {
   const facts = [
-    ["Model", `${prediction.model}, ${prediction.revision}`],
-    ["Sampling", `${prediction.mode}, ${passes(prediction)}, seed ${prediction.seed}`],
-    policy && ["Policy", `version ${policy.version}, ${policy.hash}`],
+    [t("Model"), verbatim(`${prediction.model}, ${prediction.revision}`)],
+    [t("Sampling"), t("{passes}, seed {seed}",
+      { passes: passes(prediction), seed: String(prediction.seed) })],
+    policy && [t("Policy"), [t("version {version}", policy), ", ", verbatim(policy.hash)]],
     quality && [
-      "Image",
-      `${quality.width} × ${quality.height} pixels, brightness ${decimal(quality.brightness)}, ` +
-        `sharpness ${quality.sharpness.toFixed(0)}, clipped dark ${percent(quality.dark_share)}, ` +
-        `bright ${percent(quality.bright_share)}`,
+      t("Image"),
+      t("{width} × {height} pixels, brightness {brightness}, sharpness {sharpness}, clipped dark " +
+        "{dark}, bright {bright}", {
+        width: quality.width, height: quality.height, brightness: decimal(quality.brightness),
+        sharpness: fixed(quality.sharpness, 0), dark: percent(quality.dark_share),
+        bright: percent(quality.bright_share),
+      }),
     ],
-    ["Request", prediction.request_id],
+    [t("Request"), verbatim(prediction.request_id)],
   ].filter(Boolean);
   return part(
-    "Origin of this result",
+    t("Origin of this result"),
     html("dl", {}, facts.map(([name, value]) => [html("dt", {}, name), html("dd", {}, value)])),
   );
 }

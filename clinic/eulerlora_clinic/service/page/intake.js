@@ -1,7 +1,7 @@
 /* Images that are dropped, pasted, taken or chosen, and the examples of the page. */
 
 import { byId } from "./dom.js";
-import { count } from "./text.js";
+import { plural } from "./language.js";
 
 const FIELDS = "input:not([type=checkbox], [type=radio]), textarea, select";
 
@@ -71,7 +71,8 @@ async function addDropped({ files, items }, add) {
   const images = found.filter(({ isImage }) => isImage);
   const others = found.length - images.length;
   byId("left-out").textContent =
-    others === 0 ? "" : `${count(others, "file")} of other kinds ${others === 1 ? "is" : "are"} left out.`;
+    others === 0 ? "" : plural(others, "{n} file of other kinds is left out.",
+      "{n} files of other kinds are left out.");
   if (images.length > 0) add(images.map(({ file }) => file));
 }
 

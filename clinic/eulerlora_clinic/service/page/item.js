@@ -1,5 +1,6 @@
 /* One image on the page: its file, and the state of its analysis. */
 
+import { LANGUAGE, t } from "./language.js";
 import { preview } from "./preview.js";
 import { FILE_GONE, Problem, UNREADABLE_FILE } from "./problems.js";
 import { shown } from "./shown.js";
@@ -38,10 +39,10 @@ export class Item {
     created += 1;
     this.id = created;
     this.file = file; // null after a reload of the page
-    this.name = name || `Image ${created}`;
+    this.name = name || t("Image {n}", { n: created });
     /** @type {"queued" | "running" | "done" | "problem"} */
     this.state = "queued";
-    this.progress = "Waiting";
+    this.progress = t("Waiting");
     this.result = null; // of an earlier request while the state is queued or running
     this.problem = null;
     this.decided = null; // what the service has recorded about the result
@@ -56,11 +57,11 @@ export class Item {
 
   /** An item of an earlier load of the page, without its file: an image that had no result, or whose
    * request could be repeated, has to be added again. */
-  static restored({ id, name, preview: small, problem, ...fields }) {
+  static restored({ id, name, preview: small, problem, language, ...fields }) {
     const item = new Item(null, "", name);
     created = item.id = Math.max(created, id);
     Object.assign(item, fields, { preview: Promise.resolve(small) });
-    const known = problem && new Problem(problem);
+    const known = problem && language === LANGUAGE ? new Problem(problem) : null;
     if (item.result !== null) item.state = "done";
     else item.fail(known === null || known.isTemporary ? new Problem(FILE_GONE) : known);
     return item;
@@ -71,7 +72,7 @@ export class Item {
     const { name, result, problem, decided, draft, identifier, note, lesion, sameAs } = this;
     return {
       name, result, problem: problem && { ...problem }, decided, draft, identifier, note, lesion,
-      sameAs: sameAs && { name: sameAs.name },
+      sameAs: sameAs && { name: sameAs.name }, language: LANGUAGE,
     };
   }
 

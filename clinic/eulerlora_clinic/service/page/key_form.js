@@ -1,9 +1,10 @@
 /* The form for an API key, which is kept in memory only. */
 
 import { byId } from "./dom.js";
-import { Problem, sentence } from "./problems.js";
+import { t } from "./language.js";
+import { Problem } from "./problems.js";
 
-const REFUSED = "The server does not accept this key.";
+const REFUSED = t("The server does not accept this key.");
 
 /** `apply` is called with a key and throws Problem if the server refuses it. */
 export class KeyForm {
@@ -28,7 +29,7 @@ export class KeyForm {
   async #submit(apply, key) {
     this.#setFault("");
     if (!/^[\x21-\x7e]+$/.test(key)) {
-      this.#setFault("A key consists of letters, digits and symbols, without spaces.");
+      this.#setFault(t("A key consists of letters, digits and symbols, without spaces."));
       return;
     }
     try {
@@ -36,7 +37,7 @@ export class KeyForm {
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       const refused = error.code === "not_authenticated";
-      this.#setFault(refused ? REFUSED : `${error.title}: ${sentence(error.detail)}`);
+      this.#setFault(refused ? REFUSED : error.text);
       return;
     }
     this.field.value = "";

@@ -9,12 +9,12 @@ import { asCsv, asJson, copy, curlLine, describePrint, save } from "./exports.js
 import { acceptFiles } from "./intake.js";
 import { Item, itemWith } from "./item.js";
 import { KeyForm } from "./key_form.js";
+import { plural, t } from "./language.js";
 import { showLimits, showModel } from "./model_dialog.js";
-import { Problem, sentence } from "./problems.js";
+import { Problem } from "./problems.js";
 import { Service } from "./service.js";
 import { showShiftNotice } from "./shift.js";
 import { TabStorage } from "./storage.js";
-import { count } from "./text.js";
 import { namesOf } from "./words.js";
 import { WorkList } from "./work_list.js";
 
@@ -50,7 +50,7 @@ async function loadModels() {
 /** Shows the page for a model: its words, limits and notices. hasPolicy: for triage. */
 async function showSubject(model, hasPolicy) {
   document.body.dataset.subject = hasPolicy ? "triage" : "images";
-  document.title = `${hasPolicy ? "Triage of images" : "Image classification"} · EulerLoRA`;
+  document.title = `${hasPolicy ? t("Triage of images") : t("Image classification")} · EulerLoRA`;
   showShiftNotice(model);
   showCurl();
   showLimits(await service.card(model.name).catch(() => "")); // the dialog shows the problem
@@ -86,7 +86,7 @@ async function compare(item, others) {
   item.sameAs = await itemWith(item.file, others).catch(() => null); // an unreadable file fails later
   if (item.sameAs === null || !items.includes(item)) return;
   if (items.length <= ANNOUNCED_ONE_BY_ONE) {
-    announce(`${item.name} is the same file as ${item.sameAs.name}.`);
+    announce(t("{name} is the same file as {other}.", { name: item.name, other: item.sameAs.name }));
   }
   store(item);
   update();
@@ -130,7 +130,7 @@ function removeAll(gone) {
   gone.forEach(drop);
   update();
   byId("undo-text").textContent =
-    gone.length === 1 ? `${gone[0].name} is removed.` : `${count(gone.length, "image")} removed.`;
+    plural(gone.length, "{name} is removed.", "{n} images removed.", { name: gone[0].name });
   byId("undo-bar").hidden = false;
   byId("undo").focus();
 }
@@ -183,8 +183,8 @@ function update() {
   const failed = items.filter(({ problem }) => problem?.isTemporary).length;
   byId("retry-all").hidden = failed < 2;
   byId("open-all").hidden = byId("remove-all").hidden = items.length < 2;
-  byId("retry-all").textContent = `Retry ${failed} without a result`;
-  const notices = new Set(items.map(({ result }) => result?.policy?.notice).filter(Boolean));
+  byId("retry-all").textContent = t("Retry {n} without a result", { n: failed });
+  const notices = new Set(items.map(({ result }) => result?.policy?.notice).filter(Boolean).map((notice) => t(notice)));
   notices.delete(byId("policy-notice")?.textContent); // at the top of the page
   byId("notices").replaceChildren(
     ...[...notices].map((notice) => html("p", { class: "warning" }, notice)),
@@ -197,7 +197,7 @@ function showProgress() {
   byId("progress").hidden = done === items.length || items.length < 2;
   byId("progress-bar").max = items.length;
   byId("progress-bar").value = done;
-  byId("progress-text").textContent = `${done} of ${items.length} images done`;
+  byId("progress-text").textContent = t("{done} of {all} images done", { done, all: items.length });
 }
 
 function classesOf(name) {
@@ -232,7 +232,7 @@ async function showSelectedModel() {
 function showGlobalProblem(error) {
   if (!(error instanceof Problem)) throw error;
   if (error.code === "not_authenticated") return; // the form for a key is shown
-  byId("trouble").textContent = `${error.title}: ${sentence(error.detail)}`;
+  byId("trouble").textContent = error.text;
 }
 
 function showCurl() {

@@ -1,6 +1,7 @@
 /* Model cards: the part of Markdown that they use. Text is never parsed as markup. */
 
 import { html } from "./dom.js";
+import { t } from "./language.js";
 
 /** The sections of a card. title: null for the text before the first heading of level 2.
  * @param {string} markdown
@@ -63,13 +64,13 @@ function table(lines, at) {
       html("tr", {}, html("th", { scope: "row" }, inline(first)),
         rest.map((cell) => html("td", {}, inline(cell)))))),
   );
-  return [html("div", { class: "frame", tabindex: 0, role: "group", "aria-label": "Table" }, content), end];
+  return [html("div", { class: "frame", tabindex: 0, role: "group", "aria-label": t("Table") }, content), end];
 }
 
 function code(lines, at) {
   const end = endOf(lines, at, (next) => next.startsWith("```"));
   const text = lines.slice(at, end).join("\n");
-  const attributes = { class: "code", tabindex: 0, role: "group", "aria-label": "Commands" };
+  const attributes = { class: "code", tabindex: 0, role: "group", "aria-label": t("Commands") };
   return [html("pre", attributes, text), end + 1];
 }
 

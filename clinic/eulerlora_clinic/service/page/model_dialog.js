@@ -1,26 +1,27 @@
 /* The dialog with the card of a model and the facts of the server about it. */
 
-import { byId, html } from "./dom.js";
+import { byId, html, verbatim } from "./dom.js";
+import { fixed, plural, t } from "./language.js";
 import { render, sectionAbout, sectionsOf } from "./markdown.js";
 import { shiftSection } from "./shift.js";
-import { count, dataName, exact, percent } from "./text.js";
+import { cases, dataName, exact, images, percent } from "./text.js";
 
 const OPEN_SECTIONS = ["intended use", "out-of-scope", "licen", "classes"];
 
 /** Opens the dialog. details: the response of GET /models/{name}. card: its card in Markdown. */
 export function showModel(details, card) {
   const [introduction, ...sections] = sectionsOf(card);
-  byId("model-title").textContent = `The model ${details.name}`;
+  byId("model-title").textContent = t("The model {name}", details);
   byId("model-facts").replaceChildren(
-    ...render(introduction.lines),
+    html("div", { lang: "en" }, render(introduction.lines)),
     ...sections.map(cardSection),
     ...(sectionAbout(sections, "classes") ? [] : [classesSection(details.classes)]),
-    section("Served here", false, factList(modelFacts(details))),
+    section(t("Served here"), false, factList(modelFacts(details))),
     section(
-      "Thresholds for images unlike the training images", false,
+      t("Thresholds for images unlike the training images"), false,
       thresholdTable(details.thresholds),
     ),
-    ...(details.shift ? [section("Shift monitor", true, shiftSection(details.shift))] : []),
+    ...(details.shift ? [section(t("Shift monitor"), true, shiftSection(details.shift))] : []),
   );
   byId("model-close").onclick = () => byId("model-dialog").close();
   byId("model-dialog").showModal();
@@ -34,7 +35,7 @@ export function showLimits(card) {
   for (const [id, found] of parts) {
     const element = byId(id);
     const lines = found?.lines.map(plain) ?? [];
-    element.replaceChildren(element.firstElementChild, ...render(lines));
+    element.replaceChildren(element.firstElementChild, html("div", { lang: "en" }, render(lines)));
     element.hidden = found === undefined;
   }
   byId("limits").hidden = parts.every(([, found]) => found === undefined);
@@ -47,46 +48,50 @@ function plain(line) {
 
 function cardSection({ title, lines }) {
   const isOpen = OPEN_SECTIONS.some((words) => title.toLowerCase().includes(words));
-  return section(title, isOpen, render(lines));
+  return section(title, isOpen, render(lines), "en");
 }
 
-function section(title, open, content) {
-  return html("details", { open }, html("summary", {}, html("h3", {}, title)), content);
+function section(title, open, content, lang = null) {
+  return html("details", { open, lang }, html("summary", {}, html("h3", {}, title)), content);
 }
 
 /* A class is shown once if its description is its name. */
 function classesSection(classes) {
   const hasCodes = classes.some(({ name, description }) => name !== description);
   const content = hasCodes
-    ? factList(classes.map(({ name, description }) => [name, description]))
-    : html("p", {}, classes.map(({ name }) => name).join(", "));
-  return section("Classes", true, content);
+    ? factList(classes.map(({ name, description }) => [verbatim(name), t(description)]))
+    : html("p", {}, classes.map(({ name }) => t(name)).join(", "));
+  return section(t("Classes"), true, content);
 }
 
 function modelFacts(details) {
   const { provenance, image_limits: limits } = details;
   const known = [
-    ["Revision", details.revision],
-    ["Trained on", dataName(String(provenance.data ?? ""))],
-    ["Recipe", provenance.recipe?.name ?? provenance.recipe],
-    ["Created", provenance.date],
-    ["Hardware", provenance.hardware],
-    ["Adapters", details.adapters],
-    ["Input size", `${details.input_size} × ${details.input_size} pixels`],
-    [
-      "Accepts",
-      `${limits.min_side} to ${limits.max_side} pixels per side, at most ` +
-        `${mebibytes(details.max_body_bytes)} per file`,
-    ],
+    [t("Revision"), details.revision],
+    [t("Trained on"), dataName(String(provenance.data ?? ""))],
+    [t("Recipe"), provenance.recipe?.name ?? provenance.recipe],
+    [t("Created"), provenance.date],
+    [t("Hardware"), provenance.hardware],
+    [t("Adapters"), details.adapters],
   ];
-  return known.filter(([, value]) => ["string", "number"].includes(typeof value));
+  const size = details.input_size;
+  return [
+    ...known.filter(([, value]) => ["string", "number"].includes(typeof value))
+      .map(([title, value]) => [title, verbatim(value)]),
+    [t("Input size"), t("{width} × {height} pixels", { width: size, height: size })],
+    [t("Accepts"), t("{least} to {most} pixels per side, at most {size} per file", {
+      least: limits.min_side, most: limits.max_side, size: mebibytes(details.max_body_bytes),
+    })],
+  ];
 }
 
 function thresholdTable(thresholds) {
   if (thresholds.length === 0) {
-    return html("p", {}, "This model has no thresholds and flags no image.");
+    return html("p", {}, t("This model has no thresholds and flags no image."));
   }
-  const head = ["Passes", "Highest probability below", "Feature distance above", "Measured on"];
+  const head = [
+    t("Passes"), t("Highest probability below"), t("Feature distance above"), t("Measured on"),
+  ];
   return html(
     "table",
     {},
@@ -104,7 +109,7 @@ function thresholdTable(thresholds) {
           html(
             "td",
             {},
-            `${dataName(threshold.data)}; ${count(threshold.images, "image")}${kept(threshold)}`,
+            `${dataName(threshold.data)}; ${images(threshold.images)}. ${kept(threshold)}`,
           ),
         ),
       ),
@@ -116,24 +121,27 @@ function thresholdTable(thresholds) {
 function kept({ tolerance }) {
   if (!tolerance) return "";
   const { share, confidence, units, unit } = tolerance;
-  const few = confidence < 0.95 ? " Too few to rely on." : "";
-  return (
-    `. Keeps at least ${percent(share)} of new ${unit}s with a confidence of ` +
-    `${percent(confidence)} (${count(units, unit)}).${few}`
-  );
+  const few = confidence < 0.95 ? t("Too few to rely on.") : "";
+  const promise = t("Keeps at least {share} of new cases with a confidence of {confidence} ({cases}).", {
+    share: percent(share), confidence: percent(confidence), cases: cases(units, unit),
+  });
+  return `${promise} ${few}`;
 }
 
 function distanceThreshold(limit) {
-  return limit ? withKept(limit.threshold, limit.kept) : "no threshold";
+  return limit ? withKept(limit.threshold, limit.kept) : t("no threshold");
 }
 
 function withKept(threshold, kept) {
-  return `${exact(threshold)}; ${percent(kept)} of these images are not flagged`;
+  return t("{threshold}; {share} of these images are not flagged",
+    { threshold: exact(threshold), share: percent(kept) });
 }
 
 function passesOf({ mode, samples }) {
-  if (mode === "det") return "fixed";
-  return samples === "auto" ? "sampled as needed" : `sampled, ${count(samples, "sample")}`;
+  if (mode === "det") return t("fixed");
+  return samples === "auto"
+    ? t("sampled as needed")
+    : plural(samples, "sampled, {n} sample", "sampled, {n} samples");
 }
 
 function factList(pairs) {
@@ -141,5 +149,5 @@ function factList(pairs) {
 }
 
 function mebibytes(bytes) {
-  return `${(bytes / 2 ** 20).toFixed(0)} MiB`;
+  return `${fixed(bytes / 2 ** 20, 0)} MiB`;
 }

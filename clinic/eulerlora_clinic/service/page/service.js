@@ -1,5 +1,6 @@
 /* A client of the service's HTTP interface. */
 
+import { known, t } from "./language.js";
 import { UPLOAD_FAILED, UNREADABLE, Problem, TIMED_OUT, UNREACHABLE } from "./problems.js";
 
 const TIMEOUT_MS = 120_000;
@@ -83,8 +84,8 @@ export class Service {
     throw new Problem({
       code: body.code ?? UNREADABLE.code,
       status: response.status,
-      title: body.title ?? UNREADABLE.title,
-      detail: body.detail,
+      title: body.title ? t(body.title) : UNREADABLE.title,
+      detail: body.detail && known(body.detail),
       retryAfterS: Number.isNaN(retryAfterS) ? null : retryAfterS,
     });
   }

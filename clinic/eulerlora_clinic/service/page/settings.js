@@ -1,6 +1,6 @@
 /* The settings of a request, and what is known about each of them. */
 
-import { count } from "./text.js";
+import { plural, t } from "./language.js";
 
 const AUTO = "auto";
 const DEFAULT = { mode: "stoch", samples: 4 };
@@ -49,30 +49,31 @@ export function isLocked(setting, recommended) {
   return (recommended.fitted && !setting.fitted) || (recommended.flag && !setting.flag);
 }
 
-/** A setting for people: "4 samples, 8 passes; recommended". */
+/** A setting for people: "sampled, 8 passes; recommended". */
 export function labelOf(setting, model, recommended) {
   const { mode, samples } = setting;
-  const fixed = `fixed, ${count(model.adapters, "pass", "passes")}`;
-  const passes = samples === AUTO
-    ? "sampled, as many passes as each answer needs"
-    : `sampled, ${count(samples * model.adapters, "pass", "passes")}`;
+  const sampled = samples === AUTO
+    ? t("sampled, as many passes as each answer needs")
+    : plural(samples * model.adapters, "sampled, {n} pass", "sampled, {n} passes");
   const lacks = [
-    recommended.fitted && !setting.fitted ? "no thresholds of the policy" : null,
-    recommended.flag && !setting.flag ? "no flag for unfamiliar images" : null,
+    recommended.fitted && !setting.fitted ? t("no thresholds of the policy") : null,
+    recommended.flag && !setting.flag ? t("no flag for unfamiliar images") : null,
   ].filter(Boolean);
-  const notes = setting === recommended ? ["recommended"] : lacks;
-  return [mode === "det" ? fixed : passes, ...notes].join("; ");
+  const notes = setting === recommended ? [t("recommended")] : lacks;
+  const passes = mode === "det" ? plural(model.adapters, "fixed, {n} pass", "fixed, {n} passes") : sampled;
+  return [passes, ...notes].join("; ");
 }
 
 /** What is unknown with a locked setting, in words. policy: of GET /triage/policy. */
 export function consequence(recommended, { policy: { target } }) {
   return [
     recommended.fitted
-      ? "Without thresholds of the policy it is unknown how many images of " +
-        `${target.critical.name} are called routine, and how many urgent ones are not ${target.name}.`
+      ? t("Without thresholds of the policy it is unknown how many images of {critical} are called " +
+        "routine, and how many urgent ones are not {target}.",
+      { critical: t(target.critical.name), target: t(target.name) })
       : null,
     recommended.flag
-      ? "Without a flag, no image is called unfamiliar, whatever it shows."
+      ? t("Without a flag, no image is called unfamiliar, whatever it shows.")
       : null,
   ].filter(Boolean).join(" ");
 }

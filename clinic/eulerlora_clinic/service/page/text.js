@@ -1,11 +1,11 @@
 /* Numbers and names formatted for people. */
 
-const NBSP = "\u00a0";
+import { fixed, plural, t } from "./language.js";
 
 /** A probability in percent. digits: after the point; by default one below 10 %. */
 export function percent(fraction, digits = fraction < 0.0995 ? 1 : 0) {
-  if (fraction > 0 && fraction < 0.001 && digits < 2) return `<0.1${NBSP}%`;
-  return `${(100 * fraction).toFixed(digits)}${NBSP}%`;
+  if (fraction > 0 && fraction < 0.001 && digits < 2) return t("<{number}\u00a0%", { number: fixed(0.1, 1) });
+  return t("{number}\u00a0%", { number: fixed(100 * fraction, digits) });
 }
 
 /** Two probabilities in percent, with as many digits as are needed to tell them apart. */
@@ -21,27 +21,31 @@ export function percents(one, other) {
 
 /** A number with two decimals. */
 export function decimal(value) {
-  return value.toFixed(2);
+  return fixed(value, 2);
 }
 
 /** A number with three decimals, for comparison with a threshold. */
 export function exact(value) {
-  return value.toFixed(3);
+  return fixed(value, 3);
 }
 
 /** "1 image", "2 images". */
-export function count(number, noun, plural = `${noun}s`) {
-  return `${number} ${number === 1 ? noun : plural}`;
+export function images(number) {
+  return plural(number, "{n} image", "{n} images");
+}
+
+/** The number of what a measurement counts: "1 lesion", "2 groups". */
+export function cases(number, unit) {
+  return {
+    lesion: () => plural(number, "{n} lesion", "{n} lesions"),
+    group: () => plural(number, "{n} group", "{n} groups"),
+    picture: () => images(number),
+  }[unit]();
 }
 
 /** The text with a capital first letter. */
 export function capitalised(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
-}
-
-/** "a, b or c". */
-export function either(names) {
-  return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} or ${names.at(-1)}`;
 }
 
 /** A class description without its parts in brackets, short enough for a chart. */
@@ -51,11 +55,13 @@ export function shortened(description) {
 
 /** The name of a data set without that of its split. */
 export function dataName(text) {
-  return text.replace(/, [\w-]+ split\b/g, "");
+  return text.replace(/, [\w-]+ split\b/g, "").split(", ").map((part) => t(part)).join(", ");
 }
 
 /** The number and kind of passes: "8 sampled passes". */
 export function passes(prediction) {
-  const kind = prediction.mode === "stoch" ? "sampled" : "fixed";
-  return count(prediction.trajectories, `${kind} pass`, `${kind} passes`);
+  const number = prediction.trajectories;
+  return prediction.mode === "stoch"
+    ? plural(number, "{n} sampled pass", "{n} sampled passes")
+    : plural(number, "{n} fixed pass", "{n} fixed passes");
 }

@@ -1,13 +1,14 @@
 /* The two views of an image, flips and turns of it, that the model answers most differently. */
 
 import { html, part } from "./dom.js";
+import { t } from "./language.js";
 import { show } from "./preview.js";
 import { percent } from "./text.js";
 
 const NAMES = [
-  "as it is", "flipped left to right", "flipped top to bottom", "turned by 180°",
-  "flipped along a diagonal", "turned to the right", "turned to the left",
-  "flipped along the other diagonal",
+  t("as it is"), t("flipped left to right"), t("flipped top to bottom"), t("turned by 180°"),
+  t("flipped along a diagonal"), t("turned to the right"), t("turned to the left"),
+  t("flipped along the other diagonal"),
 ];
 
 /** The class whose probability differs most between views, and the views with the highest and the
@@ -42,12 +43,12 @@ export function viewsPart(prediction, preview, names) {
     ),
   );
   return part(
-    "Do the views agree?",
+    t("Do the views agree?"),
     html(
       "p",
       { class: "note" },
-      "The passes look at flips and turns of the image, which all show the same. They differ most " +
-        `in the probability of ${names(differing.name)}, between these two:`,
+      t("The passes look at flips and turns of the image, which all show the same. They differ most in " +
+        "the probability of {name}, between these two:", { name: names(differing.name) }),
     ),
     html("div", { class: "views" }, pictures),
   );

@@ -1,13 +1,20 @@
 /* A result in words: what the image looks like, why it goes first, whether the passes agree. */
 
 import { AGREED, UNCLEAR, UNFAMILIAR } from "./item.js";
+import { either, plural, t } from "./language.js";
 import { QUALITY_FAULTS } from "./shown.js";
-import { dataName, either, passes, percent, percents, shortened } from "./text.js";
+import { capitalised, dataName, passes, percent, percents, shortened } from "./text.js";
 
 const MAJORITY = 0.5;
 const SHOWN_SHARE = 0.01; // a second class below it is left out
 const LOW_SHARE = 0.1;
 const FEW_PIXELS = 300; // of the shorter side: details that a person looks for are lost
+const FAULTS = {
+  too_small: t("too small"), too_dark: t("too dark"), too_bright: t("too bright"), blurred: t("blurred"),
+};
+const CASES = {
+  lesion: t("a case is a lesion"), group: t("a case is a group"), picture: t("a case is a picture"),
+};
 
 /** The words of a result. `names`: the description of each class, by code.
  * @typedef {{word: string, sentence: string}} Statement */
@@ -16,17 +23,19 @@ const FEW_PIXELS = 300; // of the shorter side: details that a person looks for 
 export function qualityFault({ quality, reasons }) {
   if (quality === null) return null;
   const faults = reasons.map(({ code }) => code).filter((code) => QUALITY_FAULTS.includes(code));
-  if (faults.length > 0) return faults.map((code) => code.replaceAll("_", " ")).join(", ");
-  return hasFewPixels(quality) ? "few pixels" : null;
+  if (faults.length > 0) return faults.map((code) => FAULTS[code]).join(", ");
+  return hasFewPixels(quality) ? t("few pixels") : null;
 }
 
 export function hasFewPixels({ width, height }) {
   return Math.min(width, height) < FEW_PIXELS;
 }
 
-export const FEW_PIXELS_MEANING =
-  `Few pixels: the shorter side has fewer than ${FEW_PIXELS}, so that details which a person looks ` +
-  "for may be lost. The suggestion does not depend on it.";
+export const FEW_PIXELS_MEANING = t(
+  "Few pixels: the shorter side has fewer than {n}, so that details which a person looks for may be " +
+    "lost. The suggestion does not depend on it.",
+  { n: FEW_PIXELS },
+);
 
 /** The one or two classes that the image looks like most, with their probabilities. */
 export function looksLike({ probabilities }, names) {
@@ -47,16 +56,16 @@ export function sideOf({ probability, routine, urgent }) {
 /** The same in words. The routine line is low, so that few images of the target are below it. */
 export function lineWords({ target, prediction }) {
   const side = sideOf(target);
-  if (side === "above") return "above the urgent line";
-  if (side === "below") return "below the routine line";
+  if (side === "above") return t("above the urgent line");
+  if (side === "below") return t("below the routine line");
   const isLow = target.probability < LOW_SHARE && !target.classes.includes(prediction.label);
-  return isLow ? "low, but above the routine line" : "above the routine line";
+  return isLow ? t("low, but above the routine line") : t("above the routine line");
 }
 
 /** Whether the passes put the same class first. */
 export function agreementWords(prediction) {
-  if (prediction.trajectories === 1) return "one pass";
-  return votesOf(prediction).size > 1 ? "passes disagree" : "passes agree";
+  if (prediction.trajectories === 1) return t("one pass");
+  return votesOf(prediction).size > 1 ? t("passes disagree") : t("passes agree");
 }
 
 /** What the image looks like.
@@ -64,8 +73,8 @@ export function agreementWords(prediction) {
 export function resemblance({ prediction, reasons }, names) {
   const isUnclear = reasons.some(({ code }) => code === "high_entropy") || prediction.msp < MAJORITY;
   const sentence = [
-    isUnclear ? "No class stands out." : null,
-    "It is compared only with the classes that the model knows; this is no diagnosis.",
+    isUnclear ? t("No class stands out.") : null,
+    t("It is compared only with the classes that the model knows; this is no diagnosis."),
   ];
   return { word: looksLike(prediction, names), sentence: sentence.filter(Boolean).join(" ") };
 }
@@ -80,14 +89,15 @@ export function decision({ target, policy, prediction }, names) {
     side === "above" ? target.urgent : target.routine,
   );
   const sentence = [
-    `For ${either(target.classes.map(names))} together: ${lineWords({ target, prediction })} of ${line}.`,
+    t("For {classes} together: {side} of {line}.",
+      { classes: either(target.classes.map(names)), side: lineWords({ target, prediction }), line }),
     {
-      above: "From this line on, an image goes first.",
-      between: `From this line on, a clinician looks at an image; from ${percent(target.urgent)} on, it ` +
-        "goes first.",
-      below: "From this line on, a clinician looks at an image. Being below rules out no disease.",
+      above: t("From this line on, an image goes first."),
+      between: t("From this line on, a clinician looks at an image; from {urgent} on, it goes first.",
+        { urgent: percent(target.urgent) }),
+      below: t("From this line on, a clinician looks at an image. Being below rules out no disease."),
     }[side],
-    policy.notice ?? measuredSentence(policy.measured[0], target),
+    policy.notice ? t(policy.notice) : measuredSentence(policy.measured[0], target),
   ];
   return { word: share, sentence: sentence.filter(Boolean).join(" ") };
 }
@@ -95,14 +105,19 @@ export function decision({ target, policy, prediction }, names) {
 /* What the thresholds did in the first test, which resembles the training images most. */
 function measuredSentence(measured, { name }) {
   if (measured === undefined) return null;
-  const urgent = measured.predictive_value === null
-    ? ""
-    : ` Of the urgent cases, ${percent(measured.predictive_value)} were ${name}.`;
-  return (
-    `In tests, ${percent(measured.sensitivity)} of the cases of ${measured.critical} were above the ` +
-    `routine line or unfamiliar, and so were ${percent(1 - measured.specificity)} of the harmless ` +
-    `ones (${dataName(measured.data)}; a case is a ${measured.unit}).${urgent}`
+  const seen = t(
+    "In tests, {seen} of the cases of {critical} were above the routine line or unfamiliar, and so " +
+      "were {others} of the harmless ones ({data}; {unit}).",
+    {
+      seen: percent(measured.sensitivity), critical: t(measured.critical),
+      others: percent(1 - measured.specificity), data: dataName(measured.data),
+      unit: CASES[measured.unit],
+    },
   );
+  if (measured.predictive_value === null) return seen;
+  const share = percent(measured.predictive_value);
+  const urgent = t("Of the urgent cases, {share} were {target}.", { share, target: t(name) });
+  return `${seen} ${urgent}`;
 }
 
 /** Whether the passes agree, and what a pass is.
@@ -110,15 +125,16 @@ function measuredSentence(measured, { name }) {
 export function agreement({ prediction }, names) {
   const votes = [...votesOf(prediction)].sort((one, other) => other[1] - one[1]);
   const meaning = prediction.mode === "stoch"
-    ? "A pass runs the model once, with random parts of it."
-    : "A pass runs one part of the model.";
+    ? t("A pass runs the model once, with random parts of it.")
+    : t("A pass runs one part of the model.");
   const [first] = votes[0];
+  const counts = votes.map(([name, number]) =>
+    plural(number, "{n} puts {name} first", "{n} put {name} first", { name: names(name) }));
   const result = votes.length > 1
-    ? `Of ${passes(prediction)}, ` +
-      `${votes.map(([name, number]) => `${number} put ${names(name)} first`).join(", ")}.`
-    : `All ${passes(prediction)} put ${names(first)} first. They can be wrong together.`;
-  const word = agreementWords(prediction);
-  return { word: word.charAt(0).toUpperCase() + word.slice(1), sentence: `${result} ${meaning}` };
+    ? t("Of {passes}, {votes}.", { passes: passes(prediction), votes: counts.join(", ") })
+    : t("All {passes} put {name} first. They can be wrong together.",
+      { passes: passes(prediction), name: names(first) });
+  return { word: capitalised(agreementWords(prediction)), sentence: `${result} ${meaning}` };
 }
 
 /** How familiar the image is to the model.
@@ -126,23 +142,24 @@ export function agreement({ prediction }, names) {
 export function familiarity({ unfamiliar, ood }) {
   if (unfamiliar) {
     return {
-      word: "Unlike the images it learned from",
-      sentence: "Another camera, another condition, or something else. A person must look at it: " +
-        "what the figures of the model are worth for it is unknown, so they are not shown.",
+      word: t("Unlike the images it learned from"),
+      sentence: t("Another camera, another condition, or something else. A person must look at it: " +
+        "what the figures of the model are worth for it is unknown, so they are not shown."),
     };
   }
   if (ood) {
     return {
-      word: "Perhaps unlike the images it learned from",
-      sentence: "No class stands out, as with images of something else.",
+      word: t("Perhaps unlike the images it learned from"),
+      sentence: t("No class stands out, as with images of something else."),
     };
   }
   if ((unfamiliar ?? null) === null && ood === null) {
-    return { word: "Unknown", sentence: "The model has no threshold for this number of passes." };
+    return { word: t("Unknown"), sentence: t("The model has no threshold for this number of passes.") };
   }
   return {
-    word: "Familiar",
-    sentence: "Not flagged as unlike the images that it learned from. Some unlike images are not flagged.",
+    word: t("Familiar"),
+    sentence: t("Not flagged as unlike the images that it learned from. Some unlike images are not " +
+      "flagged."),
   };
 }
 
@@ -171,6 +188,6 @@ function ranking(probabilities) {
 /** A function from a class code to its description, without the parts in brackets.
  * @param {{name: string, description: string}[]} classes */
 export function namesOf(classes) {
-  const byCode = new Map(classes.map(({ name, description }) => [name, shortened(description)]));
+  const byCode = new Map(classes.map(({ name, description }) => [name, shortened(t(description))]));
   return (code) => byCode.get(code) ?? code;
 }

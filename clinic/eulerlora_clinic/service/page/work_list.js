@@ -3,7 +3,8 @@
 import { arrange, byId, html } from "./dom.js";
 import { Entry } from "./entry.js";
 import { icon } from "./icons.js";
-import { count } from "./text.js";
+import { plural, t } from "./language.js";
+import { images } from "./text.js";
 
 const ALL = "all";
 
@@ -13,14 +14,25 @@ const GROUPS = [
 ];
 const STATUSES = ["urgent", "unfamiliar", "refer", "retake", "routine", "unclear", "agreed", "problem"];
 const TITLES = {
-  unfamiliar: "Unfamiliar", unclear: "Unclear", agreed: "Passes agree", problem: "Not assessed",
-  pending: "In progress",
+  unfamiliar: t("Unfamiliar"), unclear: t("Unclear"), agreed: t("Passes agree"),
+  problem: t("Not assessed"), pending: t("In progress"),
+};
+const COUNTS = {
+  urgent: (n) => t("{n} urgent", { n }),
+  unfamiliar: (n) => t("{n} unfamiliar", { n }),
+  refer: (n) => t("{n} refer", { n }),
+  retake: (n) => t("{n} retake", { n }),
+  routine: (n) => t("{n} routine", { n }),
+  unclear: (n) => t("{n} unclear", { n }),
+  agreed: (n) => t("{n} passes agree", { n }),
+  problem: (n) => t("{n} not assessed", { n }),
+  pending: (n) => t("{n} in progress", { n }),
 };
 const NOTES = {
-  unfamiliar: "The model has not learned from images like these. A person must look at them.",
-  unclear: "The passes disagree, or no class stands out.",
-  agreed: "All passes put the same class first. They can be wrong together.",
-  problem: "The file or the request failed.",
+  unfamiliar: t("The model has not learned from images like these. A person must look at them."),
+  unclear: t("The passes disagree, or no class stands out."),
+  agreed: t("All passes put the same class first. They can be wrong together."),
+  problem: t("The file or the request failed."),
 };
 
 export class WorkList {
@@ -42,8 +54,8 @@ export class WorkList {
 
   /** dispositions: the titles and pathways of the policy. */
   setDispositions(dispositions) {
-    this.titles = new Map(dispositions.map(({ disposition, title }) => [disposition, title]));
-    this.pathways = new Map(dispositions.map(({ disposition, pathway }) => [disposition, pathway]));
+    this.titles = new Map(dispositions.map(({ disposition, title }) => [disposition, t(title)]));
+    this.pathways = new Map(dispositions.map(({ disposition, pathway }) => [disposition, t(pathway)]));
   }
 
   titleOf(status) {
@@ -95,17 +107,20 @@ export class WorkList {
   /** The number of lesions by status: "3 images: 1 urgent, 2 routine". */
   summary(items) {
     const lesions = lesionsOf(items);
-    const ofLesions = lesions.length < items.length ? ` of ${count(lesions.length, "lesion")}` : "";
-    return `${count(items.length, "image")}${ofLesions}: ${this.#statuses(lesions.map(first))}`;
+    const statuses = this.#statuses(lesions.map(first));
+    const all = images(items.length);
+    return lesions.length < items.length
+      ? plural(lesions.length, "{images} of {n} lesion: {statuses}", "{images} of {n} lesions: {statuses}",
+        { images: all, statuses })
+      : t("{images}: {statuses}", { images: all, statuses });
   }
 
   #statuses(items) {
-    const parts = STATUSES.map((status) => [status, withStatus(items, status).length])
+    return Object.entries(COUNTS)
+      .map(([status, words]) => [words, withStatus(items, status).length])
       .filter(([, number]) => number > 0)
-      .map(([status, number]) => `${number} ${this.titleOf(status).toLowerCase()}`);
-    const pending = withStatus(items, "pending").length;
-    if (pending > 0) parts.push(`${pending} in progress`);
-    return parts.join(", ");
+      .map(([words, number]) => words(number))
+      .join(", ");
   }
 
   /* A single card is open, unless a person closed it. */
@@ -167,12 +182,12 @@ export class WorkList {
     const present = STATUSES.filter((status) => withStatus(items, status).length > 0);
     if (this.shown !== ALL && !present.includes(this.shown)) this.shown = ALL;
     byId("filters").hidden = present.length < 2;
-    const options = [[ALL, "All", items.length]].concat(
+    const options = [[ALL, t("All"), items.length]].concat(
       present.map((status) => [status, this.titleOf(status), withStatus(items, status).length]),
     );
     const focused = document.activeElement?.name === "shown";
     const radios = options.map((option) => this.#filter(...option));
-    byId("filters").replaceChildren(html("legend", {}, "Show"), ...radios);
+    byId("filters").replaceChildren(html("legend", {}, t("Show")), ...radios);
     if (focused) byId("filters").querySelector(":checked").focus();
     this.#applyFilter();
   }

@@ -1,6 +1,7 @@
 /* A picture in a dialog: as large as the window, or in its full size. */
 
 import { byId, html } from "./dom.js";
+import { t } from "./language.js";
 
 /** Opens the dialog with a picture.
  * @param {string} name
@@ -8,7 +9,7 @@ import { byId, html } from "./dom.js";
 export function zoom(name, file) {
   const url = URL.createObjectURL(file);
   const size = byId("zoom-size");
-  const picture = html("img", { src: url, alt: `The image ${name}` });
+  const picture = html("img", { src: url, alt: t("The image {name}", { name }) });
   byId("zoom-title").textContent = name;
   byId("zoom-picture").replaceChildren(picture);
   size.setAttribute("aria-pressed", "false");
