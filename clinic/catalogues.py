@@ -21,8 +21,8 @@ from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_clinic.report.ranking import PROBLEM_TITLES
 from eulerlora_contract.image_formats import KINDS
 
-CLINIC = Path(__file__).parent / "eulerlora_clinic"
-LANGUAGES = CLINIC / "languages"
+_CLINIC = Path(__file__).parent / "eulerlora_clinic"
+_LANGUAGES = _CLINIC / "languages"
 _METHODS = [
     ("**.py", "python"),
     ("**.js", "javascript"),
@@ -44,7 +44,7 @@ msgstr ""
 def texts() -> Catalog:
     """All texts, in the order of files, and the files that have them."""
     catalog = Catalog(project="EulerLoRA", fuzzy=False)
-    found = extract_from_dir(CLINIC, _METHODS, _OPTIONS, _KEYWORDS)
+    found = extract_from_dir(_CLINIC, _METHODS, _OPTIONS, _KEYWORDS)
     for name, line, text, _, _ in found:
         ids = tuple(map(one_line, text)) if isinstance(text, tuple) else one_line(text)
         catalog.add(ids, locations=[(name, line)], flags=_flags(ids))
@@ -65,9 +65,9 @@ def updated(code: str, content: str) -> str:
 
 
 def main() -> None:
-    for file in sorted(LANGUAGES.glob("*.po")):
+    for file in sorted(_LANGUAGES.glob("*.po")):
         file.write_text(updated(file.stem, file.read_text("utf-8")), "utf-8")
-        print(file.relative_to(CLINIC), file=sys.stderr)
+        print(file.relative_to(_CLINIC), file=sys.stderr)
 
 
 def _flags(ids: str | tuple[str, ...]) -> list[str]:

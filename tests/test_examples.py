@@ -43,9 +43,8 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from eulerlora import EulerLoRA
+from eulerlora import EulerLoRA, __version__
 from eulerlora.peft import EulerLoraConfig, sampling
-from eulerlora_contract import __version__
 from examples.notebooks import NOTEBOOKS, executed, notebook
 from service.http.protocol import protocol_of
 from tests.server_process import LONG_TIMEOUTS, START_S, wait_until

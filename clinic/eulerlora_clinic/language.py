@@ -26,7 +26,7 @@ _RANGE = re.compile(r"([A-Za-z]+)[A-Za-z0-9-]*\s*(?:;\s*q=([01](?:\.\d{0,3})?))?
 _COUNTS = range(200)
 """Numbers with all plural forms that a count takes."""
 
-Messages = Mapping[str, str | Mapping[str, str]]
+_Messages = Mapping[str, str | Mapping[str, str]]
 """The translations by the English text; of a text with a number, by the plural category of CLDR."""
 
 
@@ -56,7 +56,7 @@ class Language:
     """
 
     locale: Locale
-    messages: Messages = field(default_factory=dict, repr=False)
+    messages: _Messages = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, code: str, catalogue: str) -> Self:
@@ -75,7 +75,7 @@ class Language:
         name = self.locale.get_language_name() or self.tag
         return name[:1].upper() + name[1:]
 
-    def with_messages(self, messages: Messages) -> Self:
+    def with_messages(self, messages: _Messages) -> Self:
         """The language with more translations."""
         return replace(self, messages={**messages, **self.messages})
 

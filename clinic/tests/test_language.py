@@ -2,16 +2,18 @@
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from string import Formatter
 
 import pytest
 from babel.messages.catalog import Message
 from babel.messages.pofile import read_po
 
-from clinic.catalogues import LANGUAGES, texts, updated
+from clinic.catalogues import texts, updated
 from eulerlora_clinic.language import Language, accepted, languages
 
-FILES = {file.stem: file.read_text("utf-8") for file in sorted(LANGUAGES.glob("*.po"))}
+FOLDER = Path(__file__).parents[1] / "eulerlora_clinic" / "languages"
+FILES = {file.stem: file.read_text("utf-8") for file in sorted(FOLDER.glob("*.po"))}
 
 
 def forms_of(text: object) -> tuple[str, ...]:

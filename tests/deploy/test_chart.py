@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from eulerlora_contract import __version__
+from eulerlora import __version__
 from tests.deploy.conftest import CHART, DEPLOY, IMAGE, Objects
 from tests.deploy.custom_resources import DEFINITIONS
 from tests.service.conftest import app_of

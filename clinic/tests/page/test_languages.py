@@ -9,7 +9,7 @@ from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora_clinic.language import languages
 from eulerlora_clinic.policy.policy import default_policy
 from eulerlora_clinic.policy.results import TITLES
-from eulerlora_clinic.service.page import page_files, page_name
+from eulerlora_clinic.service.page import page_files
 
 pytestmark = pytest.mark.browser
 
@@ -37,7 +37,7 @@ def pseudo_page() -> str:
     classes = read_config(DEFAULT_CHECKPOINT).class_names
     options = {"is_audited": True, "reads_dicom": False, "by_code": {"el": pseudo_language()}}
     files = page_files(default_policy(), classes, "float32", **options)
-    return files[page_name("el")].content.decode()
+    return files["index.el.html"].content.decode()
 
 
 def without_names(texts: list[str]) -> list[str]:

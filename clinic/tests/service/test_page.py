@@ -8,10 +8,10 @@ from importlib.resources import files
 
 import pytest
 
-from eulerlora_clinic.language import ENGLISH
+from eulerlora_clinic.language import languages
 from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_clinic.policy.results import NOT_MEASURED, not_established, performance
-from eulerlora_clinic.service.page import page_files, page_name
+from eulerlora_clinic.service.page import page_files
 from eulerlora_contract.sampling import PRECISIONS, Precision
 from service.routes.files import PageFile, documentation_files
 
@@ -32,19 +32,19 @@ def files_of(
         precision,
         is_audited=is_audited,
         reads_dicom=reads_dicom,
-        by_code={"en": ENGLISH},
+        by_code={"en": languages()["en"]},
     )
 
 
 def index(*arguments: object, **named: object) -> str:
-    return files_of(*arguments, **named)[page_name("en")].content.decode()  # type: ignore[arg-type]
+    return files_of(*arguments, **named)["index.en.html"].content.decode()  # type: ignore[arg-type]
 
 
 def without_split(text: str) -> str:
     return re.sub(r", [\w-]+ split", "", text)
 
 
-NAMES = sorted(set(files_of()) - {page_name("en")})
+NAMES = sorted(set(files_of()) - {"index.en.html"})
 DOCUMENTATION_NAMES = sorted(set(documentation_files()) - {"index.html"})
 
 
