@@ -290,6 +290,6 @@ def _estimate_line(first: Progress, progress: Progress, length: RunLength) -> st
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         memory = f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of GPU memory"
     return (
-        f"{seconds:.2f} s per step: about {format_duration(seconds * left)} for {left:,} more "
-        f"steps alone; {memory}"
+        f"{seconds:.2f} s per step: about {format_duration(seconds * left)} for the {left:,} "
+        f"steps left; {memory}"
     )

@@ -217,7 +217,7 @@ def test_without_a_terminal_lines_show_the_steps_of_all_epochs(
     optimise(ColourObjective(constant), even, replace(run, name="stage 1/2"))
     output = capsys.readouterr()
     first, estimate, last = output.out.splitlines()
-    assert estimate.startswith("stage 1/2: 2.80 s per step: about 11 s for 4 more steps alone; ")
+    assert estimate.startswith("stage 1/2: 2.80 s per step: about 11 s for the 4 steps left; ")
     assert (first, last) == tuple(f"stage 1/2: epoch {n}/2: loss 1.0000" for n in (1, 2))
     seconds = np.cumsum([2, *[3] * 4] * 2)
     assert [line.rsplit(",", 1)[0] for line in output.err.splitlines()] == [
