@@ -49,10 +49,10 @@ containers:
       {{- end }}
       - --host=0.0.0.0
       - --port=8000
-      - --keys=/etc/eulerlora/keys
+      - --keys=/etc/eulerlora/keys.jsonl
       {{- if .Values.audit.size }}
       - --audit=/var/lib/eulerlora/audit.jsonl
-      - --audit-secret=/etc/eulerlora/audit-secret
+      - --audit-secret=/etc/eulerlora/audit.secret
       {{- end }}
       - --require-sandbox
       - --log-format=json
@@ -71,7 +71,7 @@ containers:
       {{- with .Values.ingress }}
       {{- if .host }}
       - name: EULERLORA_SERVE_ALLOWED_HOSTS
-        value: {{ .host }},{{ $.Release.Name }},{{ $.Release.Name }}.{{ $.Release.Namespace }}.svc
+        value: {{ .host }},{{ $.Release.Name }}{{ range list "" ".svc" ".svc.cluster.local" }},{{ $.Release.Name }}.{{ $.Release.Namespace }}{{ . }}{{ end }}
       {{- end }}
       {{- if .proxies }}
       - name: EULERLORA_SERVE_TRUSTED_PROXIES
@@ -154,11 +154,11 @@ volumes:
       secretName: {{ .Values.secret }}
       defaultMode: 0440
       items:
-        - key: keys
-          path: keys
+        - key: keys.jsonl
+          path: keys.jsonl
         {{- if .Values.audit.size }}
-        - key: audit-secret
-          path: audit-secret
+        - key: audit.secret
+          path: audit.secret
         {{- end }}
   {{- with .Values.checkpointsClaim }}
   - name: checkpoints
