@@ -44,10 +44,10 @@ _COARSE = 4
 _MAPS = ("hidden-16", "hidden-49", "gradient")
 _BASELINES = ("rollout", "random")
 
-Hide = Callable[[Tensor], Tensor]
+_Hide = Callable[[Tensor], Tensor]
 """What stands in the place of hidden pixels: an image (3, size, size) -> the same shape."""
 
-_HIDINGS: Mapping[str, Hide] = {
+_HIDINGS: Mapping[str, _Hide] = {
     "mean": lambda image: image.mean(dim=(1, 2), keepdim=True).expand_as(image),
     "blur": lambda image: resize(resize(image, _COARSE), image.shape[-1]),
 }
