@@ -22,7 +22,6 @@ from eulerlora_lab.benchmarks.service.images import synthetic_images
 from eulerlora_lab.benchmarks.service.load import MeasuredLoad, closed_loop, post
 from eulerlora_lab.benchmarks.service.server import eulerlora_server, server_process, tree
 from eulerlora_lab.ray_serve import application
-from eulerlora_lab.ray_serve.application import Arguments, build
 from service.settings import ServiceSettings
 from tests.checkpoint_files import ADAPTERS_FILE
 from tests.eulerlora_client.runs import random_png
@@ -65,7 +64,7 @@ def replica_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], ASGIApp]:
     monkeypatch.setattr(logging.config, "dictConfig", lambda _: None)
 
     def replica(checkpoint: Path) -> ASGIApp:
-        build(Arguments(checkpoints=(str(checkpoint),), open_to_all=True))
+        application.build(application.Arguments(checkpoints=(str(checkpoint),), open_to_all=True))
         return makers[-1]()
 
     return replica
@@ -97,12 +96,12 @@ def test_a_replica_with_a_broken_checkpoint_does_not_start(
 def test_the_configuration_is_valid_and_names_the_application() -> None:
     config = yaml.safe_load(CONFIG.read_text())
     (stated,) = ServeDeploySchema.model_validate(config).applications
-    assert stated.import_path == f"{build.__module__}:{build.__name__}"
-    arguments = validated(Arguments, stated.args)
+    assert stated.import_path == f"{application.__name__}:{application.build.__name__}"
+    arguments = validated(application.Arguments, stated.args)
     assert arguments.keys is not None
     settings = ServiceSettings()
     (deployment,) = stated.deployments
-    built = build(arguments)._bound_deployment  # the public API has no way to read it
+    built = application.build(arguments)._bound_deployment  # the public API has no way to read it
     assert deployment.name == built.name
     assert settings.connections.max_connections < built.max_ongoing_requests
     longest_s = settings.bodies.upload_timeout_s + settings.deadline_s
