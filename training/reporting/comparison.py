@@ -48,6 +48,7 @@ from training.reporting.tables import METRICS, counted_images
 COMPARISON = "comparison.md"
 _SHOWN = ("accuracy", "macro_auroc", "nll", "ece", "brier", "aurc")
 _OOD = {ood_metric(group, "msp"): f"MSP AUROC, {group}" for group in REJECTED_GROUPS}
+_HIGHER_IS_BETTER = {"accuracy", "macro_auroc", *_OOD}
 _TESTED = {name: METRICS[name] for name in _SHOWN} | _OOD
 """The metrics that may be tested, with their titles."""
 _REPORT = "report"
@@ -136,14 +137,17 @@ def compare_runs(
         if metric not in _TESTED:
             raise SettingsError(f"expected a metric of {', '.join(_TESTED)}, got {metric}")
     reports = {folder: read_report(_report_folder(folder)) for folder in folders}
-    _check_distinct(reports)
     if reference is not None and reference not in reports:
         raise DataError(f"--reference: expected one of the runs, got {reference}")
+    images = _predictions(folders[0], reports[folders[0]].modes[0].options)
+    for folder, report in reports.items():
+        sets = _predictions(folder, report.modes[0].options)
+        _check_same_images(folder, sets, folders[0], images)
+    _check_distinct(reports)
     groups: dict[str, list[Path]] = {}
     for folder, report in reports.items():
         groups.setdefault(report.method.recipe_sha256, []).append(folder)
     arms: dict[Path, list[Arm]] = {}
-    images: Mapping[str, StoredPredictions] = {}
     titles = [reports[of_group[0]].method.title for of_group in groups.values()]
     for of_group, title in zip(groups.values(), titles, strict=True):
         first = reports[of_group[0]]
@@ -152,9 +156,7 @@ def compare_runs(
         for mode in first.modes if first.method.sampled else first.modes[:1]:
             runs = []
             for folder in sorted(of_group, key=lambda folder: reports[folder].method.seed or 0):
-                sets = read_predictions(_report_folder(folder), mode.options, ("msp",))
-                images = images or sets
-                _check_same_images(folder, sets, folders[0], images)
+                sets = _predictions(folder, mode.options)
                 runs.append(_Run(folder, reports[folder], sets, resampled_metrics(sets)))
             arm = Arm(
                 f"{name}, {mode.title}" if first.method.sampled else name,
@@ -184,6 +186,10 @@ def compare_runs(
 
 def _report_folder(folder: Path) -> Path:
     return folder / _REPORT if (folder / _REPORT).is_dir() else folder
+
+
+def _predictions(folder: Path, options: Options) -> dict[str, StoredPredictions]:
+    return read_predictions(_report_folder(folder), options, ("msp",))
 
 
 def _check_distinct(reports: Mapping[Path, Report]) -> None:
@@ -244,10 +250,11 @@ def _sections(comparison: Comparison) -> Iterator[str]:
     yield markdown_table(*_arm_table(comparison))
     seen = {run.folder: run.report.seen for arm in comparison.arms for run in arm.runs}
     for count in dict.fromkeys(filter(None, seen.values())):
-        folders = (str(folder) for folder, of_run in seen.items() if of_run == count)
+        folders = [str(folder) for folder, of_run in seen.items() if of_run == count]
+        runs = "All runs" if len(folders) == len(seen) else ", ".join(folders)
         yield (
-            f"**{', '.join(folders)}: the training of the model or of its backbone was shown "
-            f"{count:,} of the test images: the figures are too good.**"
+            f"**{runs}: the training of the model or of its backbone was shown {count:,} of the "
+            "test images: the figures are too good.**"
         )
     if not comparison.differences:
         if len(comparison.arms) > 1:
@@ -263,8 +270,8 @@ def _note(comparison: Comparison) -> str:
     shown = sum(one.shown for one in comparison.differences)
     single = [arm.name for arm in comparison.arms if len(arm.runs) == 1]
     note = (
-        "Intervals of 95% are for new test images and new seeds, p values are corrected by Holm "
-        f"for {tests} tests; {shown} of them are below {LEVEL:.2g}. No difference shown is not "
+        "Intervals of 95% are for new test images and new seeds. Differences shown, with a p below "
+        f"{LEVEL:.2g} after Holm's correction: {shown} of {tests}. No difference shown is not "
         f"equal: such runs show a difference of `detectable` with a probability of {POWER:.0%}."
     )
     if single:
@@ -299,7 +306,7 @@ def _difference_table(comparison: Comparison) -> tuple[list[str], list[list[str]
         [
             one.arm,
             _TESTED[one.metric],
-            one.verdict,
+            _verdict(one),
             f"{one.difference:+.4f}",
             *(
                 (
@@ -314,6 +321,12 @@ def _difference_table(comparison: Comparison) -> tuple[list[str], list[list[str]
         for one in comparison.differences
     ]
     return head, rows
+
+
+def _verdict(one: EndpointResult) -> str:
+    if not one.shown:
+        return one.verdict
+    return "better" if (one.metric in _HIGHER_IS_BETTER) == (one.difference > 0) else "worse"
 
 
 def _p_value(p: float | None) -> str:

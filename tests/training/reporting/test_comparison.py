@@ -86,13 +86,15 @@ def test_methods_are_compared_with_the_reference_in_pairs_of_seeds(tmp_path: Pat
     lora = [finished_run(tmp_path / f"lora-{seed}", seed) for seed in seeds]
     euler = "EulerLoRA, 2 adapters of rank 20"
     ours = [finished_run(tmp_path / f"e-{seed}", seed, 2.5, title=euler) for seed in seeds]
-    words = (*ours, *lora, "--reference", lora[1], "--metric", "nll", "--metric", "far_msp")
+    metrics = [word for name in ("nll", "accuracy", "far_msp") for word in ("--metric", name)]
+    words = (*ours, *lora, "--reference", lora[1], *metrics)
     text = succeed("compare", *words, "--out", tmp_path / "out", "--figures", "pdf").out
     names = [row[0] for row in table_rows(text)]
     assert names == [f"{euler}, det", f"{euler}, stoch, 4 samples", "LoRA, rank 20"]
     tested = table_rows(text, 1)
-    assert tested[0][:3] == [f"{euler}, det", "NLL (nats)", "lower"]
-    assert len(tested) == 4
+    assert tested[0][:3] == [f"{euler}, det", "NLL (nats)", "better"]
+    assert tested[1][1:3] == ["accuracy", "better"]
+    assert len(tested) == 6
     expected = np.mean(
         [
             log_loss(LABELS, probabilities(seed, 2.5)) - log_loss(LABELS, probabilities(seed, 1.0))
@@ -184,6 +186,7 @@ def test_a_model_that_was_shown_test_images_is_marked(tmp_path: Path) -> None:
     assert len(notes) == 2
     assert f"{runs[0]}, {runs[2]}: " in notes[0] and "shown 7 of" in notes[0]
     assert f"{runs[1]}: " in notes[1] and "shown 5 of" in notes[1]
+    assert "**All runs: " in succeed("compare", runs[0], runs[2]).out
 
 
 @pytest.mark.parametrize(
@@ -193,16 +196,17 @@ def test_a_model_that_was_shown_test_images_is_marked(tmp_path: Path) -> None:
         ({"images": 59}, "expected the 60 images"),
         ({"classes": ("red", "blue", "grey")}, "expected the classes"),
         ({"sets": ("test", "noise")}, "expected the sets"),
-        ({"seed": 0}, "expected another seed of LoRA, rank 20, got 0 as in"),
+        ({"seed": 1}, "expected another seed of LoRA, rank 20, got 1 as in"),
+        ({"seed": 1, "names": "other/{}.png"}, "others, such as"),
         ({"revision": "sha256:first"}, "got the same revision"),
     ],
 )
 def test_a_run_that_saw_other_pictures_or_is_the_same_is_named(
     tmp_path: Path, changes: dict[str, Any], expected: str
 ) -> None:
-    first = finished_run(tmp_path / "first", 0)
+    first = finished_run(tmp_path / "first", 1)
     revision = changes.pop("revision", None)
-    other = finished_run(tmp_path / "other", **({"seed": 1} | changes))
+    other = finished_run(tmp_path / "other", **({"seed": 0} | changes))
     if revision is not None:
         path = other / "report" / "report.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"revision": revision}))
