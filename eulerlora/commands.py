@@ -550,6 +550,7 @@ def import_command(
     # These import torch.
     from eulerlora.exchange.lora_ensemble import BACKBONE, import_lora_ensemble  # noqa: PLC0415
     from eulerlora.exchange.preprocessing import read_preprocessing  # noqa: PLC0415
+    from eulerlora.methods.registry import method_type  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free  # noqa: PLC0415
 
     check_free(out)
@@ -562,11 +563,8 @@ def import_command(
     else:
         (file,) = sources
         config = import_lora_ensemble(file, out, backbone or BACKBONE, names, name, prepared)
-    settings = config.adapters.settings
-    click.echo(
-        f"{settings.adapters} adapters of rank {settings.rank}, "
-        f"{len(config.classes)} classes: {out}"
-    )
+    members = method_type(config.method).members_text(config.adapters.settings)
+    click.echo(f"{members}, {len(config.classes)} classes: {out}")
     click.echo(
         "next, with a folder of held-out pictures for each class in DIR: "
         f"eulerlora calibrate {out} --data DIR --out NEW"

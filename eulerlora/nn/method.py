@@ -337,7 +337,8 @@ class Method(ABC, Generic[SettingsType_co]):
     @classmethod
     def members_text(cls, adapters: AdapterSettings) -> str:
         """What answers: adapters of a rank, or the members of an ensemble."""
-        return f"{adapters.adapters} adapters of rank {adapters.rank}"
+        plural = "" if adapters.adapters == 1 else "s"
+        return f"{adapters.adapters} adapter{plural} of rank {adapters.rank}"
 
     @classmethod
     def law_text(cls, settings: MethodSettings, adapters: AdapterSettings) -> str:

@@ -189,13 +189,11 @@ def result_lines(
     """The results on a part of the published split (`Split`), and where they are."""
     lines = []
     for mode in report.modes:
-        options = mode.options
-        samples = "" if options.mode == "det" else f", {options.samples} samples per adapter"
         accuracy = mode.metrics["accuracy"]
         assert accuracy is not None
         lines.append(
-            f"{part} accuracy, {options.mode}{samples}: {accuracy.text()} (95% "
-            f"interval, {report.images:,} images)"
+            f"{part} accuracy, {mode.title}: {accuracy.text()} (95% interval, "
+            f"{report.images:,} images)"
         )
     if report.probe is not None:
         lines.append(f"verdict: {probe_note(report.probe)}")
