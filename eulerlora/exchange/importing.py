@@ -36,7 +36,13 @@ def find_source(name: str) -> WeightsSource:
     path = Path(name)
     if not name.startswith(PREFIX) and path.is_dir():
         return WeightsSource(path, path.resolve().name)
-    if path.is_file() or name.startswith((".", "/", "~")):
+    if path.is_file():
+        raise CheckpointError(
+            path,
+            "expected a folder that a library saved, got a file; `eulerlora onnx-backbone` reads "
+            "ONNX files and wheels",
+        )
+    if name.startswith((".", "/", "~")):
         raise CheckpointError(path, "expected a folder that a library saved, got none")
     repository = Repository.of_url(name)
     folder = download(repository)
