@@ -201,8 +201,9 @@ def _mapping(renamed: tuple[str, ...]) -> dict[str, str]:
 def _suggested(suggestion: Suggestion, options: Mapping[str, Any]) -> str | None:
     """The present command with the suggested options; None if there are none for this command."""
     words, added = sys.argv[1:], suggestion.options
-    if suggestion.recipe is not None and "recipe" in options:
-        words[words.index(options["recipe"])], added = suggestion.recipe, ()
+    if suggestion.recipe and "recipe" in options:
+        at, added = words.index(options["recipe"]), ()
+        words[at : at + 1] = suggestion.recipe
     elif "recipe" in options and options["data"] is None:
         words[words.index(options["recipe"])] = "imagefolder"
     elif not added and suggestion.folder is None:

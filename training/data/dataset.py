@@ -1,6 +1,7 @@
 """What a data set is: the keys that choose it, how it is read, and what reports say of it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -87,14 +88,14 @@ class Suggestion:
         purpose: What they do, such as "to leave them out".
         condition: That only a person can know, such as "if they are the classes".
         folder: For --data; None for the given one.
-        recipe: Of a training, in place of the options; None for the given one.
+        recipe: Of a training with its options, in place of `options`; empty for the given one.
     """
 
     options: tuple[str, ...] = ()
     purpose: str = ""
     condition: str = ""
     folder: Path | None = None
-    recipe: str | None = None
+    recipe: Sequence[str] = ()
 
 
 class UnreadDataError(DataError):

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -21,6 +21,7 @@ from training.data.labels import (
     folder_label,
     label_tables,
     read_labels,
+    states_parts,
 )
 from training.data.layouts import (
     UnreadTable,
@@ -53,17 +54,52 @@ def suggesting_options(path: Path, images: DecodedImages, settings: LabelTable) 
             if found is not None:
                 suggestion, note = found
                 message = message.partition("; ")[0] + note  # without notes on what is not read
-        place = path if suggestion is None or suggestion.folder is None else suggestion.folder
-        known = other_format(place)
+        folders = [path, *_only_folders(path, images.names)]
+        if suggestion is not None:
+            folders = [suggestion.folder or path]
+        formats = [(folder, known) for folder in folders if (known := other_format(folder))]
+        place, known = formats[0] if formats else (path, None)
         if known is not None and suggestion is None:
             message += f"; the files are those of {known.name}{known.way}"
-        if known is not None and known.recipe is not None:
-            suggestion = replace(suggestion or Suggestion(), recipe=known.recipe)
-        if suggestion is None:
-            if known is None:
-                raise
-            raise DataError(message) from error
-        raise UnreadDataError(message, suggestion) from error
+        if known is not None and known.recipe:
+            suggestion = suggestion or Suggestion(folder=None if place == path else place)
+            suggestion = replace(suggestion, recipe=known.recipe)
+        if suggestion is not None:
+            raise UnreadDataError(message, suggestion) from error
+        message += "" if known is not None else _obstacle(path, images, settings)
+        if isinstance(error, UnreadDataError):
+            raise UnreadDataError(message, error.suggestion) from error
+        raise DataError(message) from error
+
+
+def _obstacle(path: Path, images: DecodedImages, settings: LabelTable) -> str:
+    """Why a table of the pictures is not read, or that the pictures are in archives; or nothing."""
+    try:
+        if _readable_tables(path, settings):
+            return ""
+    except DataError:
+        return ""
+    for found in unread_tables(path, images.names, settings):
+        if found.folder == path:
+            try:
+                read_labels(path, images, found.table)
+            except DataError as error:
+                return f"; {error}"
+    packed = [] if images.names else sorted(
+        file.name for file in path.rglob("*") if file.name.lower().endswith(ARCHIVES)
+    )  # fmt: skip
+    return f"; unpack {', '.join(packed[:4])}{', ...' * (len(packed) > 4)}" if packed else ""
+
+
+def _only_folders(path: Path, names: Collection[str]) -> Iterator[Path]:
+    """Yields the only folder of all pictures in a folder, the only one in that, and so on."""
+    while len(tops := {name.partition("/")[0] for name in names}) == 1:
+        (top,) = tops
+        names = [name.partition("/")[2] for name in names]
+        if not all(names):
+            return
+        path /= top
+        yield path
 
 
 def _suggestions(
@@ -71,8 +107,8 @@ def _suggestions(
 ) -> Iterator[tuple[Suggestion, str]]:
     """Yields what reads a folder, the likely first, with a note on each.
 
-    That are columns of the table that it is read by; or else another table, the folder of the
-    classes in it, or its only archive.
+    That are columns of the table that it is read by; or else another table, the only folder in it
+    or what reads that, or its only archive.
     """
     try:
         given = _readable_tables(path, settings)
@@ -81,11 +117,21 @@ def _suggestions(
     for found in unread_tables(path, images.names, settings, given):
         if (suggestion := _table_suggestion(path, images, settings, found)) is not None:
             yield suggestion, found.note
-    folder = None if given else _folder_of_classes(path, images, settings)
+    folder = (
+        None if given or settings.images != "." else next(_only_folders(path, images.names), None)
+    )
     if folder is not None:
-        yield Suggestion(folder=folder), ""
+        names = [name.partition("/")[2] for name in images.names]
+        listed = DecodedImages(dict.fromkeys(names, folder), {})
+        with suppress(DataError):
+            check_layout(read_labels(folder, listed, settings), DataSettings(kind="imagefolder"))
+            yield Suggestion(folder=folder), ""
+        for suggestion, note in _suggestions(folder, listed, settings):
+            yield replace(suggestion, folder=suggestion.folder or folder), note
+    if images.names:
+        return
     archives = [file for file in path.iterdir() if file.name.lower().endswith(ARCHIVES)]
-    if not images.names and len(archives) == 1:
+    if len(archives) == 1:
         inner = settings.model_copy(update={"images": archives[0].name})
         with suppress(DataError):
             of_archive = decoded_images(archives[0])
@@ -105,25 +151,11 @@ def _readable_tables(path: Path, settings: LabelTable) -> Sequence[Table]:
         return label_tables(path, settings.model_copy(update={"encoding": WINDOWS}))[0]
 
 
-def _folder_of_classes(path: Path, images: DecodedImages, settings: LabelTable) -> Path | None:
-    """The only folder of a folder, if it is read as it is."""
-    tops = {name.split("/")[0] for name in images.names if "/" in name}
-    if len(tops) != 1:
-        return None
-    (top,) = tops
-    listed = DecodedImages({name.removeprefix(f"{top}/"): path for name in images.names}, {})
-    with suppress(DataError):
-        labels = read_labels(path / top, listed, settings)
-        check_layout(labels, DataSettings(kind="imagefolder"))
-        return path / top
-    return None
-
-
 def _table_suggestion(
     path: Path, images: DecodedImages, settings: LabelTable, found: UnreadTable
 ) -> Suggestion | None:
     """The options by which a table is read; None if it states no two classes."""
-    if found.table is None:
+    if not found.has_labels:
         return None
     names = images.names
     if found.folder != path:
@@ -140,6 +172,10 @@ def _table_suggestion(
     options = table.options(settings)
     if labels is None or not options:
         return None
+    if "split" in table.columns and not states_parts(labels.rows):
+        columns = {column: name for column, name in table.columns.items() if column != "split"}
+        without = found.table.model_copy(update={"columns": columns})
+        return _table_suggestion(path, images, settings, replace(found, table=without))
     units: dict[str, set[str]] = defaultdict(set)
     for row in labels.rows:
         if row.name in listed.sources:
@@ -164,7 +200,7 @@ def proposal(path: Path, settings: LabelTable) -> Suggestion:
         DataError: For one that it does not read.
     """
     known, suggestion = other_format(path), Suggestion()
-    if known is not None and known.recipe is not None:
+    if known is not None and known.recipe:
         return Suggestion(folder=path, recipe=known.recipe)
     data = DataSettings(kind="imagefolder", **settings.model_dump(exclude_defaults=True))
     try:
@@ -185,7 +221,7 @@ def _grouping_table(
     """Reads a table that states the labels of the class folders, and their groups."""
     path, of_folders = labels.folder, {(row.name, row.label) for row in labels.rows}
     for found in unread_tables(path, images.names, settings):
-        if found.groups is None or found.table is None or found.folder != path:
+        if found.groups is None or not found.has_labels or found.folder != path:
             continue
         with suppress(DataError):
             stated = read_labels(path, images, found.table)

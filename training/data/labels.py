@@ -24,6 +24,7 @@ from training.data.layouts import (
     default_table,
     mask_names,
     named_table,
+    part_in_column,
     part_of,
     path_column,
     public_set,
@@ -143,7 +144,7 @@ def _leakage_notes(path: Path, names: Collection[str], settings: LabelTable) -> 
     for found in unread_tables(path, names, settings):
         if found.groups is not None:
             way = "name it with --group-column in a table for --table"
-            if found.table is not None and found.folder == path:
+            if found.has_labels and found.folder == path:
                 way = f"add {shlex.join(found.table.options(settings))}"
             yield (
                 f"{found.path} is not read, but its column {found.groups} is likely to say which "
@@ -235,7 +236,7 @@ def _read_lines(
     known, identifier_notes = _with_identifiers(of_lines)
     rows = [
         replace(
-            _row(table, line, of_columns, name_of),
+            _row(table, line, of_columns, name_of, columns[_SPLIT]),
             attributes={
                 name: UNKNOWN if (cell := line.cells[header.index(column)]).lower() in MISSING
                 else cell
@@ -273,19 +274,23 @@ def _with_parts_of_folders(rows: Sequence[ImageLabel]) -> tuple[list[ImageLabel]
     folders = {row.name: PurePosixPath(row.name).parts[0] for row in rows if "/" in row.name}
     parts = {folder: part_of(folder) for folder in {*folders.values()}}
     given = [replace(row, part=parts.get(folders.get(row.name, ""))) for row in rows]
-    present, classes = {row.part for row in given}, {row.label for row in given}
-    groups = {(row.cluster, row.part) for row in given if row.cluster is not None}
-    whole = (
-        "train" in present
-        and None not in present
-        and len(present) > 1
-        and len({(row.part, row.label) for row in given}) == len(present) * len(classes)
-        and len(groups) == len({group for group, _ in groups})
-    )
-    if not whole or any(row.part for row in rows):
+    if any(row.part for row in rows) or not states_parts(given):
         return [*rows], []
     named = ", ".join(f"{name} is {part}" for name, part in sorted(parts.items()))
     return given, [f"parts: {named}"]
+
+
+def states_parts(rows: Sequence[ImageLabel]) -> bool:
+    """True if every row has one of several parts that all have every class and share no group."""
+    present, classes = {row.part for row in rows}, {row.label for row in rows}
+    groups = {(row.cluster, row.part) for row in rows if row.cluster is not None}
+    return (
+        "train" in present
+        and None not in present
+        and len(present) > 1
+        and len({(row.part, row.label) for row in rows}) == len(present) * len(classes)
+        and len(groups) == len({group for group, _ in groups})
+    )
 
 
 def _one_hot_label(table: Table, line: TableLine, columns: Mapping[str, int]) -> str:
@@ -379,13 +384,17 @@ def _with_identifiers(
 
 
 def _row(
-    table: Table, line: TableLine, cells: Mapping[Column, str], name_of: Callable[[str], str]
+    table: Table,
+    line: TableLine,
+    cells: Mapping[Column, str],
+    name_of: Callable[[str], str],
+    split_column: str,
 ) -> ImageLabel:
     label, split = (cells.get(column, "") for column in (_LABEL, _SPLIT))
     if not cells[PATH] or label.lower() in MISSING:
         message = f"expected a {PATH} and a {_LABEL}, got an empty or missing value"
         raise table.error(line, message)
-    part = part_of(split)
+    part = part_in_column(split_column, split)
     if part is None and split.lower() not in MISSING:
         raise table.error(line, f"expected a {_SPLIT} of train, val or test, got {split!r}")
     group, lesion = (cells.get(column) or None for column in (_GROUP, _LESION))

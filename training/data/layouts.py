@@ -43,6 +43,15 @@ def part_of(name: str) -> Part | None:
     return parts.pop() if len(parts) == 1 else None
 
 
+def part_in_column(column: str, cell: str) -> Part | None:
+    """The part that a cell names, or for a truth value the column, such as `is_valid`."""
+    named, truth = part_of(column), _TRUTH.get(cell.lower())
+    if named in (None, "train") or truth is None:
+        return part_of(cell)
+    return named if truth else "train"
+
+
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _PARTS = {
     "part", "parts", "batch", "batches", "chunk", "fold", "folds", "folder", "shard", "split",
     "vol", "volume", "disk", "disc", "set", "dir", "archive", "zip", "train", "training",
@@ -247,7 +256,7 @@ _PUBLIC_SETS = (
         "Derm7pt",
         ["meta.csv"],
         {"path": "derm", "label": "diagnosis", "group": "case_num"},
-        note="the clinical pictures have the column clinic",
+        note="the clinical pictures have the column clinic; the published parts are not read",
     ),
     PublicSet("Fitzpatrick17k", ["fitzpatrick17k*.csv"], {"path": "md5hash", "label": "label"}),
     PublicSet(
@@ -288,25 +297,36 @@ class OtherFormat:
     Attributes:
         files: Glob patterns, of which one has a file.
         way: What a person does with them.
-        recipe: Of a training that reads them, and that is better than any table.
+        recipe: Of a training that reads them, and that is better than any table; with its options.
     """
 
     name: str
     files: Sequence[str]
     way: str = ""
-    recipe: str | None = None
+    recipe: Sequence[str] = ()
 
 
 _BOXES = (
     ", which states objects in pictures and no class of a picture: cut the objects out into a "
     f"folder for each class, or write a table {LABELS} with path and label"
 )
+_BY_LESION = ("--set", "data.split=lesion")
+"""The recipe has the split of the paper, in which lesions are in two parts."""
 _OTHER_FORMATS = (
-    OtherFormat("HAM10000", ["HAM10000_metadata*"], recipe="ham10000"),
-    OtherFormat("CIFAR-10", ["cifar-10-batches-py/data_batch_1"], recipe="cifar10"),
-    OtherFormat("CIFAR-100", ["cifar-100-python/train"], recipe="cifar100"),
+    OtherFormat("HAM10000", ["HAM10000_metadata*"], recipe=["ham10000", *_BY_LESION]),
+    OtherFormat("CIFAR-10", ["cifar-10-batches-py/data_batch_1"], recipe=["cifar10"]),
+    OtherFormat("CIFAR-100", ["cifar-100-python/train"], recipe=["cifar100"]),
     OtherFormat("COCO", ["*.coco.json", "*/*.coco.json", "*/instances_*.json"], _BOXES),
-    OtherFormat("YOLO", ["labels/*.txt", "labels/*/*.txt", "*/labels/*.txt"], _BOXES),
+    OtherFormat(
+        "YOLO",
+        ["labels/*.txt", "labels/*/*.txt", "*/labels/*.txt", "classes.txt", "*/_darknet.labels"],
+        _BOXES,
+    ),
+    OtherFormat(
+        "Label Studio",
+        ["project-*-at-*.json"],
+        ", which has annotations in JSON: export the project again as CSV",
+    ),
     OtherFormat("Pascal VOC", ["Annotations/*.xml", "*/Annotations/*.xml"], _BOXES),
     OtherFormat(
         "MedMNIST",
@@ -345,14 +365,16 @@ class UnreadTable:
 
     Attributes:
         folder: Of the pictures and the table: the given one, or the one above.
-        table: How it is read; None if the columns are not known.
+        table: How it is read.
+        has_labels: The column of the labels is known.
         known: The public data set that it is from, if any.
         groups: The column of what pictures share, a patient or lesion; None without one.
     """
 
     folder: Path
     path: Path
-    table: LabelTable | None
+    table: LabelTable
+    has_labels: bool
     known: PublicSet | None
     groups: str | None
 
@@ -361,7 +383,7 @@ class UnreadTable:
         """What is said of the public data set, as far as it holds with these tables."""
         if self.known is None:
             return ""
-        whole = self.table is not None and len(self.table.tables) == len(self.known.files) > 1
+        whole = len(self.table.tables) == len(self.known.files) > 1
         text = f"; the files are those of {self.known.name}"
         return text if whole or not self.known.note else f"{text}: {self.known.note}"
 
@@ -523,8 +545,8 @@ def _unread(
         }
     )
     groups = columns.get("group", columns.get("lesion"))
-    has_labels = "label" in columns or settings.one_hot or table.one_hot
-    return UnreadTable(folder, table.path, read if has_labels else None, known, groups)
+    has_labels = "label" in columns or bool(settings.one_hot or table.one_hot)
+    return UnreadTable(folder, table.path, read, has_labels, known, groups)
 
 
 def _path_column(
@@ -564,6 +586,12 @@ def _likely_columns(table: Table, path: str) -> dict[Column, str]:
         name = next(found, None)
         if column == "label" and name and not 1 < len({*table.column(name)}) <= _MAX_CLASSES:
             continue
-        if name and column not in ("path", "split"):
+        if (
+            column == "split"
+            and name
+            and None in {part_in_column(name, cell) for cell in table.column(name)}
+        ):
+            continue
+        if name and column != "path":
             columns[column] = name
     return columns

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from unicodedata import normalize
+from urllib.parse import unquote
 
 from eulerlora_contract.errors import DataError
 from training.data.dataset import Column
@@ -25,7 +26,7 @@ LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
     ),
     "group": ("patient", "patient_id", "subject", "subject_id", "case", "case_id", "person"),
     "lesion": ("lesion_id", "lesion_number", "mole"),
-    "split": ("part", "partition", "set", "subset", "fold"),
+    "split": ("part", "partition", "set", "subset", "fold", "is_valid", "is_test"),
 }  # fmt: skip
 """Names that other tables have for the columns."""
 SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -234,8 +235,10 @@ def joined(tables: Sequence[Table], key: str) -> Table:
     return whole
 
 
-_UPLOADED = re.compile(r"^/data/(upload/\d+/[0-9a-f]{8}-|local-files/\?d=)")
-"""What Label Studio puts before the name of an uploaded picture, or the path of a local one."""
+_OF_LABEL_STUDIO = re.compile(
+    r"(https?://[^/]+)?/data/(upload/\d+/(?P<digits>[0-9a-f]{8}-)|local-files/\?d=)(?P<path>.+)"
+)
+"""An uploaded picture in an export of Label Studio, or one below its folder of local files."""
 
 
 def reader_of_pictures(
@@ -247,8 +250,9 @@ def reader_of_pictures(
     another Unicode form than the file's is that of the file: macOS decomposes letters such as an
     umlaut in the names of files. A picture that `eulerlora convert` made has its original's path.
     Without such a file, the cell is the end of a path, with or without its suffix, if only one
-    picture has it, or only one that is no mask; the cell of an export of Label Studio is first the
-    name that the picture had before its upload. `suffix` is added to cells without it.
+    picture has it, or only one that is no mask. The cell of an export of Label Studio is the name
+    that the picture has there or had before its upload, or a path from a folder that may be above
+    this one. `suffix` is added to cells without it.
 
     Raises:
         DataError: For the end of several paths.
@@ -266,7 +270,12 @@ def reader_of_pictures(
                     by_end.setdefault(key, []).append(name)
 
     def name_of(cell: str) -> str:
-        whole = _UPLOADED.sub("", cell.replace("\\", "/"))
+        whole = cell.replace("\\", "/")
+        if (exported := _OF_LABEL_STUDIO.fullmatch(whole)) is not None:
+            path = PurePosixPath(unquote(exported["path"]))
+            whole, stored = str(path), f"{exported['digits'] or ''}{path}"
+            below = ("/".join(path.parts[start:]) for start in range(len(path.parts)))
+            whole = stored if stored in by_end else next(filter(by_form.get, below), whole)
         path = PurePosixPath(whole if whole.endswith(suffix) else whole + suffix)
         for root in roots:
             path = path.relative_to(root) if path.is_relative_to(root) else path

@@ -1,6 +1,7 @@
 """Writes public data sets in small, with the names of files as published."""
 
 import json
+import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,14 @@ def ham10000(folder: Path) -> None:
     parts = ("HAM10000_images_part_1", "HAM10000_images_part_2")
     write_pictures(folder, [f"{parts[i % 2]}/{row['image_id']}.jpg" for i, row in enumerate(rows)])
     write_table(folder / "HAM10000_metadata.csv", rows)
+
+
+def ham10000_kaggle(folder: Path) -> None:
+    """Kaggle's archive, which has the pictures twice."""
+    ham10000(folder)
+    for part in ("images_part_1", "images_part_2"):
+        source, copy = folder / f"HAM10000_{part}", folder / f"ham10000_{part}"
+        shutil.copytree(source, copy, dirs_exist_ok=True)
 
 
 def _one_hot(image: str, label: str, names: Sequence[str]) -> dict[str, object]:
@@ -124,14 +133,22 @@ def pad_ufes_20_images(folder: Path) -> None:
     pad_ufes_20(folder, "images")
 
 
+def pad_ufes_20_packed(folder: Path) -> None:
+    """The download of Mendeley Data, with its archives in a folder."""
+    pad_ufes_20(folder, "images")
+    for part in sorted((folder / "images").iterdir()):
+        shutil.make_archive(str(part), "zip", part)
+        shutil.rmtree(part)
+
+
 def derm7pt(folder: Path) -> None:
     names = ("basal cell carcinoma", "clark nevus", "melanoma (in situ)", "melanoma")
     rows = [
         {
-            "case_num": index, "diagnosis": names[3 if index == 0 else index % 3],
+            "case_num": index + 1, "diagnosis": names[3 if index == 0 else index % 3],
             "seven_point_score": index % 8, "sex": "female", "management": "excision",
-            "clinic": f"NEL/Nel{index:03}.jpg", "derm": f"NEL/NEL{index:03}.jpg",
-            "case_id": f"C{index}", "notes": "",
+            "clinic": f"NEL/NEL{2 * index:03}.JPG", "derm": f"NEL/Nel{2 * index + 1:03}.jpg",
+            "case_id": "", "notes": "",
         }
         for index in range(40)
     ]  # fmt: skip
@@ -140,6 +157,10 @@ def derm7pt(folder: Path) -> None:
     write_table(folder / "meta" / "meta.csv", rows)
     for part in ("train", "valid", "test"):
         write_table(folder / "meta" / f"{part}_indexes.csv", [{"indexes": i} for i in range(3)])
+
+
+def derm7pt_in_a_folder(folder: Path) -> None:
+    derm7pt(folder / "release_v0")
 
 
 def fitzpatrick17k(folder: Path) -> None:
@@ -213,7 +234,7 @@ def ddi(folder: Path) -> None:
         }
         for index in range(48)
     ]  # fmt: skip
-    write_pictures(folder / "images", [str(row["DDI_file"]) for row in rows])
+    write_pictures(folder, [str(row["DDI_file"]) for row in rows])
     write_table(folder / "ddi_metadata.csv", rows)
 
 
@@ -292,6 +313,17 @@ def yolo(folder: Path) -> None:
     (folder / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [cat, dog]\n")
 
 
+def yolo_in_a_folder(folder: Path) -> None:
+    yolo(folder / "coco128")
+
+
+def yolo_labelimg(folder: Path) -> None:
+    write_pictures(folder, [f"{i}.jpg" for i in range(8)])
+    for i in range(8):
+        (folder / f"{i}.txt").write_text("0 0.5 0.5 0.2 0.3\n")
+    (folder / "classes.txt").write_text("cat\ndog\n")
+
+
 def medmnist(folder: Path) -> None:
     folder.mkdir()
     arrays = {
@@ -339,20 +371,58 @@ def fastai_csv(folder: Path) -> None:
     write_table(folder / "labels.csv", rows)
 
 
-def label_studio(folder: Path) -> None:
-    """The CSV export beside the pictures as they were before their upload."""
-    names = [f"IMG_{i:04}.jpg" for i in range(30)]
-    write_pictures(folder / "pictures", names)
+def fastai_valid(folder: Path) -> None:
     rows = [
-        {
-            "annotation_id": i + 1, "annotator": 1, "choice": _DAISIES[i % 3],
-            "created_at": "2024-05-02T10:00:00.000000Z", "id": i + 1,
-            "image": f"/data/upload/3/{i * 7919 + 2**28:08x}-{name}", "lead_time": 3.5,
-            "updated_at": "2024-05-02T10:00:01.000000Z",
-        }
-        for i, name in enumerate(names)
-    ]  # fmt: skip
-    write_table(folder / "project-3-at-2024-05-02-10-00-00000000.csv", rows)
+        {"name": f"{i:03}.jpg", "label": _DAISIES[i % 3], "is_valid": i % 5 == 0} for i in range(60)
+    ]
+    write_pictures(folder, [str(row["name"]) for row in rows])
+    write_table(folder / "labels.csv", rows)
+
+
+def _label_studio(folder: Path, cell: str, picture: str, annotators: int = 1) -> None:
+    """The CSV export; `cell` and `picture` have the digits and the name of an upload."""
+    rows = []
+    for i in range(30):
+        words = {"digits": f"{i * 7919 + 2**28:08x}", "name": f"IMG {i:04}.jpg"}
+        write_pictures(folder, [picture.format(**words)])
+        rows += [
+            {
+                "annotation_id": i + 1 + 100 * annotator, "annotator": annotator,
+                "choice": _DAISIES[i % 3], "created_at": "2024-05-02T10:00:00.000000Z",
+                "id": i + 1, "image": cell.format(**words), "lead_time": 3.5,
+                "updated_at": "2024-05-02T10:00:01.000000Z",
+            }
+            for annotator in range(annotators)
+        ]  # fmt: skip
+    write_table(folder / "project-3-at-2024-05-02-10-00-1a2b3c4d.csv", rows)
+
+
+def label_studio(folder: Path) -> None:
+    """The pictures as they were before their upload."""
+    _label_studio(folder, "/data/upload/3/{digits}-{name}", "pictures/{name}")
+
+
+def label_studio_stored(folder: Path) -> None:
+    """The pictures as Label Studio stores them."""
+    cell = "http://localhost:8080/data/upload/3/{digits}-{name}"
+    _label_studio(folder, cell, "media/upload/3/{digits}-{name}")
+
+
+def label_studio_local(folder: Path) -> None:
+    """Pictures in a folder below that of the local files, whose paths are quoted."""
+    _label_studio(folder, "/data/local-files/?d=skin/new%20ones/{name}", "new ones/{name}")
+
+
+def label_studio_twice(folder: Path) -> None:
+    _label_studio(folder, "/data/upload/3/{digits}-{name}", "pictures/{name}", annotators=2)
+
+
+def label_studio_json(folder: Path) -> None:
+    label_studio(folder)
+    (table,) = folder.glob("*.csv")
+    rows = [{"image": "/data/upload/3/10000000-IMG.jpg", "choice": "rose"}]
+    table.with_suffix(".json").write_text(json.dumps(rows))
+    table.unlink()
 
 
 def state_farm(folder: Path) -> None:
@@ -393,7 +463,7 @@ class Layout:
     Attributes:
         classes: Of the right reading; empty if there is none.
         path: What a person names as --data.
-        known: The name that is recognised.
+        known: What the refusal says: a name that is recognised, or a way.
         grouped: Patients or lesions are known.
         at_once: The folder is read without further options.
         parts: Number of pictures in each part, if stated.
@@ -419,7 +489,8 @@ _BUSI = ("benign", "malignant", "normal")
 _COVID = ("COVID", "Normal", "Viral Pneumonia")
 _INTEL = ("buildings", "forest", "glacier", "mountain", "sea", "street")
 LAYOUTS = {
-    "HAM10000 of Kaggle": Layout(ham10000, _HAM, ".", "HAM10000", True),
+    "HAM10000": Layout(ham10000, _HAM, ".", "HAM10000", True),
+    "HAM10000 of Kaggle": Layout(ham10000_kaggle, _HAM, ".", "HAM10000", True),
     "HAM10000 of the Dataverse": Layout(ham10000_dataverse, _HAM, ".", "HAM10000", True),
     "ISIC 2018": Layout(isic_2018, _ISIC_2018, ".", "ISIC 2018", True),
     "ISIC 2019": Layout(isic_2019, _ISIC_2019, ".", "ISIC 2019", True),
@@ -431,7 +502,9 @@ LAYOUTS = {
     "PAD-UFES-20": Layout(pad_ufes_20, _PAD, ".", "PAD-UFES-20", True),
     "PAD-UFES-20 in images/": Layout(pad_ufes_20_images, _PAD, ".", "PAD-UFES-20", True),
     "PAD-UFES-20, images/": Layout(pad_ufes_20_images, _PAD, "images", "PAD-UFES-20", True),
+    "PAD-UFES-20, packed": Layout(pad_ufes_20_packed, (), known="unpack imgs_part_1.zip"),
     "Derm7pt": Layout(derm7pt, _DERM, ".", "Derm7pt", True),
+    "Derm7pt in a folder": Layout(derm7pt_in_a_folder, _DERM, ".", "Derm7pt", True),
     "Fitzpatrick17k": Layout(fitzpatrick17k, _FITZPATRICK, ".", "Fitzpatrick17k"),
     "DDI": Layout(ddi, ("False", "True"), ".", "DDI"),
     "BUSI": Layout(busi, _BUSI, ".", "BUSI", at_once=True),
@@ -454,6 +527,8 @@ LAYOUTS = {
     "COCO": Layout(coco, (), known="COCO"),
     "COCO of Roboflow": Layout(coco_roboflow, (), known="COCO"),
     "YOLO": Layout(yolo, (), known="YOLO"),
+    "YOLO in a folder": Layout(yolo_in_a_folder, (), known="YOLO"),
+    "YOLO of LabelImg": Layout(yolo_labelimg, (), known="YOLO"),
     "MedMNIST": Layout(medmnist, (), known="MedMNIST"),
     "Hugging Face, CSV in parts": Layout(
         hugging_face_csv, _DAISIES, at_once=True,
@@ -467,7 +542,14 @@ LAYOUTS = {
     "fastai": Layout(
         fastai_csv, ("0", "1"), parts={"train": 16, "calibration": 2, "test": 8}
     ),
+    "fastai, is_valid": Layout(
+        fastai_valid, _DAISIES, parts={"train": 43, "calibration": 5, "test": 12}
+    ),
     "Label Studio": Layout(label_studio, _DAISIES),
+    "Label Studio, stored": Layout(label_studio_stored, _DAISIES),
+    "Label Studio, local files": Layout(label_studio_local, _DAISIES),
+    "Label Studio, two annotators": Layout(label_studio_twice, (), known="one row for each"),
+    "Label Studio, JSON": Layout(label_studio_json, (), known="export the project again as CSV"),
     "State Farm": Layout(state_farm, ("c0", "c1", "c2"), grouped=True),
     "patients with a table": Layout(
         per_patient_with_a_table, ("melanoma", "nevus"), "per_patient", grouped=True

@@ -53,7 +53,9 @@ def test_a_published_layout_is_read_or_refused_with_the_command_that_reads_it(
     assert sorted(images.class_names) == [*layout.classes]
     pictures = [image for part in images.parts.values() for image in part]
     assert not any("mask" in image.name for image in pictures)
-    assert any(image.cluster for image in pictures) == layout.grouped
+    groups = [{image.cluster for image in part} - {None} for part in images.parts.values()]
+    assert any(groups) == layout.grouped
+    assert len(set().union(*groups)) == sum(map(len, groups))
     if layout.parts is not None:
         assert {part: len(members) for part, members in images.parts.items()} == layout.parts
 
@@ -89,6 +91,29 @@ def test_class_folders_are_read_by_a_table_that_groups_their_pictures(tmp_path: 
     assert run(*options[1:]).status == 0
     write_table(tmp_path / "clinical.csv", [row | {"dx": f"{row['patient']}"} for row in rows])
     assert "--table" not in run("train", tmp_path).out
+
+
+@pytest.mark.parametrize("cells", [("train", "test"), ("0", "1"), ("False", "True")])
+def test_a_column_of_parts_is_read_unless_they_share_patients(
+    tmp_path: Path, cells: tuple[str, str]
+) -> None:
+    column = "subset" if "train" in cells else "is_test"
+    write_pictures(tmp_path, [f"{i}.png" for i in range(48)])
+    rows = [
+        {"image": i, "dx": "ab"[i % 2], "patient": i // 4, column: cells[i // 36]}
+        for i in range(48)
+    ]
+    write_table(tmp_path / "clinical.csv", rows)
+    options = shlex.split(run("train", tmp_path).out)
+    assert options[options.index("--split-column") + 1] == column
+    columns = {"path": "image", "label": "dx", "group": "patient", "split": column}
+    settings = DataSettings(kind="imagefolder", tables=("clinical.csv",), columns=columns)
+    assert len(read_dataset(settings, tmp_path).parts["test"]) == 12
+    rows[-1]["patient"] = 0
+    write_table(tmp_path / "clinical.csv", rows)
+    options = shlex.split(run("train", tmp_path).out)
+    assert "--split-column" not in options
+    assert run(*options[1:]).status == 0
 
 
 def test_masks_beside_class_folders_are_refused_or_ignored(tmp_path: Path) -> None:
