@@ -133,7 +133,9 @@ max_pixels_option = click.option(
     epilog="\b\nExample:\n  eulerlora predict checkpoint pictures/ --mode stoch --csv rows.csv",
 )
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument(
+    "images", metavar="IMAGES...", nargs=-1, type=click.Path(path_type=Path, exists=True)
+)
 @click.option("--mode", type=click.Choice(["det", "stoch"]), default="det", show_default=True)
 @click.option(
     "--samples",
@@ -197,6 +199,11 @@ def predict_command(
     configure_openmp()
     if mode != "stoch" and samples is not None:
         raise click.UsageError("--samples requires --mode stoch")
+    if not images:
+        raise click.UsageError(
+            f"expected a checkpoint and images, got {checkpoint} only; "
+            "`eulerlora predict default IMAGE` takes the embedded checkpoint"
+        )
     if as_json and csv_file is not None:
         raise click.UsageError("expected one of --json and --csv, got both")
 

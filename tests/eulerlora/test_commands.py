@@ -167,6 +167,12 @@ def test_wrong_options_are_wrong_usage(
     assert (done.status, named in done.err) == (2, True)
 
 
+def test_a_picture_without_a_checkpoint_is_answered_with_the_embedded_one(images: Path) -> None:
+    done = run("predict", images / "a.png")
+    assert done.status == 2
+    assert "predict default" in done.err
+
+
 @pytest.mark.parametrize("alias", ["itself", "symbolic link", "hard link", "checkpoint"])
 def test_an_input_file_is_never_overwritten(
     checkpoint_copy: Path, images: Path, tmp_path: Path, alias: str
