@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n")
-_NO_BREAK = "\N{NO-BREAK SPACE}"
+_NO_BREAK = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"  # of units and of French numbers
 _BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -17,7 +17,7 @@ def printable(text: str, encoding: str = "utf-8") -> str:
     """
     escaped = "".join(
         character
-        if character.isprintable() or character == _NO_BREAK
+        if character.isprintable() or character in _NO_BREAK
         else character.encode("unicode_escape", "surrogatepass").decode()
         for character in text
     )

@@ -275,6 +275,7 @@ def test_the_target_of_a_link_is_replaced_in_one_step(path: Path) -> None:
         ("ü.png", "ascii", "\\xfc.png"),
         ("🙂 é.png", "utf-8", "🙂 é.png"),
         ("8.9\N{NO-BREAK SPACE}%", "utf-8", "8.9\N{NO-BREAK SPACE}%"),
+        ("1\N{NARROW NO-BREAK SPACE}259", "utf-8", "1\N{NARROW NO-BREAK SPACE}259"),
         ("\x1b[2J\n.png", "utf-8", "\\x1b[2J\\n.png"),
         ("a\r\n\t\x00\x7f\u2028\ud800b", "utf-8", "a\\r\\n\\t\\x00\\x7f\\u2028\\ud800b"),
         ("gpj.\u202egnp", "utf-8", "gpj.\\u202egnp"),
