@@ -116,6 +116,20 @@ def test_decisions_and_open_overrides_survive_a_reload_that_the_browser_asks_abo
         visit.wait(2)
 
 
+def test_the_list_waits_for_the_key_after_a_reload_and_says_so(go) -> None:
+    refusal = {"code": "not_authenticated", "status": 401, "title": "An API key is required"}
+    with go() as visit:
+        visit.add(lesion("one.jpg"))
+        visit.wait(1)
+        visit.page.route("**/models", lambda route: route.fulfill(status=401, json=refusal))
+        reload(visit)
+        expect(visit.page.locator("#key-form")).to_contain_text("1 image is kept")
+        visit.page.unroute("**/models")
+        visit.page.locator("#key").fill("a-key")
+        visit.page.locator("#key").press("Enter")
+        visit.wait(1)
+
+
 def test_a_dropped_folder_adds_its_images_and_counts_other_files(go) -> None:
     content = [*lesion_file()]
     files = [

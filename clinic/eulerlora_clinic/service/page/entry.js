@@ -6,7 +6,7 @@ import { arrange, button, html } from "./dom.js";
 import { icon } from "./icons.js";
 import { plural, t } from "./language.js";
 import { show } from "./preview.js";
-import { sentence } from "./problems.js";
+import { advice, sentence } from "./problems.js";
 import { shown } from "./shown.js";
 import { percents } from "./text.js";
 import {
@@ -199,7 +199,7 @@ function reasonsText(result) {
 
 function noteOf({ problem, result, isPending, progress, sameAs }) {
   if (isPending) return progress;
-  if (problem !== null) return `${sentence(problem.title)} ${sentence(problem.detail)}`;
+  if (problem !== null) return `${sentence(problem.title)} ${sentence(problem.detail || advice(problem))}`;
   const same = sameAs === null ? "" : `${t("The same file as {name}.", sameAs)} `;
   return same + reasonsText(result);
 }

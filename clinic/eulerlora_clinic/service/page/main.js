@@ -21,7 +21,7 @@ import { WorkList } from "./work_list.js";
 const ANNOUNCED_ONE_BY_ONE = 3; // images; a longer list is announced as a whole
 const NARROW = "(max-width: 44rem)"; // where new results are below the fold
 
-const service = new Service(() => keyForm.show(service.key !== null));
+const service = new Service(askForKey);
 const storage = new TabStorage();
 const items = [];
 let restored = storage.restored(); // until they can be shown
@@ -35,6 +35,15 @@ const keyForm = new KeyForm(async (key) => {
   await loadModels();
   withFile(items.filter(({ problem }) => problem?.code === "not_authenticated")).forEach(submit);
 });
+
+/** Asks for a key, and says that the list of an earlier load comes back with it. */
+function askForKey() {
+  byId("key-kept").hidden = restored.length === 0;
+  byId("key-kept").textContent =
+    plural(restored.length, "{n} image is kept: it comes back when you enter the key.",
+      "{n} images are kept: they come back when you enter the key.");
+  keyForm.show(service.key !== null);
+}
 
 /** Loads the served models and the policy. Throws Problem. */
 async function loadModels() {
