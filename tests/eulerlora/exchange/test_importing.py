@@ -109,6 +109,15 @@ def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
     assert index.name in refused(tmp_path / "source")
 
 
+def test_heads_that_timm_does_not_state_are_those_of_its_models(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    of_timm(source, embed_dim=1152, depth=1, num_heads=16, mlp_ratio=0.1)
+    config = json.loads((source / "config.json").read_text())
+    del config["model_args"]["num_heads"]
+    (source / "config.json").write_text(json.dumps(config))
+    assert imported(source).backbone.settings.heads == 16
+
+
 def test_a_pickle_is_read_without_running_its_code(tmp_path: Path) -> None:
     of_timm(tmp_path / "source")
     trace = tmp_path / "trace"
@@ -123,9 +132,10 @@ def test_a_pickle_is_read_without_running_its_code(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
-def test_the_file_states_origin_licence_and_hash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("licence", ["apache-2.0", '"apache-2.0"', "'apache-2.0'"])
+def test_the_file_states_origin_licence_and_hash(tmp_path: Path, licence: str) -> None:
     of_transformers(tmp_path / "source", "ViT", intermediate_size=24)
-    (tmp_path / "source" / "README.md").write_text("---\ntags:\n- a\nlicense: apache-2.0\n---\n")
+    (tmp_path / "source" / "README.md").write_text(f"---\ntags:\n- a\nlicense: {licence}\n---\n")
     file = imported(tmp_path / "source")
     content = (tmp_path / "source" / "model.safetensors").read_bytes()
     sha256 = hashlib.sha256(content).hexdigest()
@@ -254,6 +264,7 @@ def test_the_preprocessing_is_that_of_the_source(tmp_path: Path) -> None:
     )
     smaller = processor(folder, size=16, **colours)  # older files have one number
     assert smaller.size == 16
+    assert processor(folder, **colours).size == 32  # that of the model
     wider = processor(folder, size=32, rescale_factor=1 / 127.5, **colours)  # pixels in [0, 2]
     assert wider.mean == pytest.approx((0.25, 0.2, 0.15))
     assert wider.std == pytest.approx((0.1,) * 3)

@@ -17,10 +17,13 @@ ONNX_OPTIONS: dict[str, object] = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [ONNX_OPTIONS, {"layers": 1, "layer_scale": True, "activation": "swiglu"}], ids=str
+)
 def test_onnx_runtime_gives_the_probabilities_of_mode_det(
-    make_checkpoint, images: Tensor, tmp_path: Path
+    make_checkpoint, images: Tensor, tmp_path: Path, options: dict[str, object]
 ) -> None:
-    checkpoint, out = make_checkpoint(**ONNX_OPTIONS), tmp_path / "onnx"
+    checkpoint, out = make_checkpoint(**options), tmp_path / "onnx"
     done = run("export", checkpoint, "--format", "onnx", "--out", out)
     assert done.status == 0, done.err
     session = onnxruntime.InferenceSession(str(out / "model.onnx"))

@@ -474,7 +474,10 @@ def test_the_exported_image_processor_comes_close_to_the_preprocessing(
         write_config(checkpoint, config.model_copy(update={"preprocessing": given}))
     succeed("export", checkpoint, "--format", "peft", "--out", tmp_path / "peft")
     kind = CLIPImageProcessor if crop else ViTImageProcessor
-    processor = kind.from_pretrained(tmp_path / "peft" / "backbone")
+    backbone = tmp_path / "peft" / "backbone"
+    stated = json.loads((backbone / "preprocessor_config.json").read_text())
+    assert stated["image_processor_type"] == kind.__name__
+    processor = kind.from_pretrained(backbone)
     smooth = np.linspace(0, 255, 60 * 80 * 3).reshape(60, 80, 3).astype(np.uint8)
     actual = processor(Image.fromarray(smooth), return_tensors="pt").pixel_values
     assert (actual - as_normalised(smooth, given)).abs().max() < 0.03
