@@ -306,6 +306,7 @@ def test_an_adapter_that_cannot_be_expressed_is_refused_and_nothing_is_written(
     ("suffix", "change", "reason"),
     [
         ("lora_B.weight", lambda tensor: tensor.to(torch.int8), "floating point"),
+        ("lora_B.weight", lambda tensor: tensor[:-1], "expected matrices ("),
         ("lora_A.weight", lambda tensor: tensor * math.nan, "finite"),
         ("classifier.bias", lambda tensor: tensor[:1], "a bias for each of 3 classes"),
     ],
