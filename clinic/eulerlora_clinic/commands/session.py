@@ -115,9 +115,16 @@ def _lesions_of(table: Path, images: Sequence[Path]) -> dict[Path, str]:
         images: The files of the run.
 
     Raises:
-        click.UsageError: For another table, and for a file that is none of the images.
+        click.UsageError: For another table, for a file that is none of the images, and for a
+            folder of a lesion in that of another one.
     """
     if table == _FOLDERS:
+        folders = {path.parent for path in images}
+        for folder in sorted(folders):
+            for outer in folders.intersection(folder.parents):
+                raise click.UsageError(
+                    f"--lesions folders: {folder} with images is in {outer}, which has images too"
+                )
         return {path: str(path.parent) for path in images}
     by_file = {path.resolve(): path for path in images}
     lesions: dict[Path, str] = {}

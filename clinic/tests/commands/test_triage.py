@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,15 +84,18 @@ def test_images_of_one_lesion_get_one_disposition(
 ) -> None:
     table, file = folder / "lesions.csv", tmp_path / "rows.csv"
     table.write_text("file,lesion\n1.png,L1\nmore/3.png,L1\n")
-    images = [folder / name for name in ("1.png", "2.png", "more")]
-    for lesions, names, lines in (
-        (table, ["L1", "", "L1"], "3 files, 2 lesions: "),
-        ("folders", [str(folder), str(folder), str(folder / "more")], "3 files, 2 lesions: "),
+    first, more = tmp_path / "first", folder / "more"
+    first.mkdir()
+    for name in ("1.png", "2.png"):
+        shutil.copy(folder / name, first)
+    for images, lesions, names in (
+        ([folder / "1.png", folder / "2.png", more], table, ["L1", "", "L1"]),
+        ([first, more], "folders", [str(first), str(first), str(more)]),
     ):
         arguments = ("--url", url, "--policy", policy, "--csv", file, "--lesions", lesions)
         done = run("triage", *images, *arguments)
         assert done.status == 0, done.err
-        assert lines in done.out
+        assert "3 files, 2 lesions: " in done.out
         rows = rows_in(file)
         assert [row["lesion"] for row in rows] == names
         assert all(bool(row["lesion_disposition"]) is bool(row["lesion"]) for row in rows)
@@ -117,6 +121,12 @@ def test_a_wrong_table_of_lesions_is_refused(
     done = run("triage", folder / "1.png", "--lesions", file)
     assert done.status == 2
     assert expected in done.err
+
+
+def test_images_beside_the_folders_of_lesions_are_refused(folder: Path) -> None:
+    done = run("triage", folder, "--lesions", "folders")
+    assert done.status == 2
+    assert f"{folder / 'more'} with images is in {folder}, which has images too" in done.err
 
 
 def test_the_coverage_is_asked_for(
