@@ -1,6 +1,7 @@
 """Does a map of where an answer comes from order the patches of a lesion better than chance?
 
-    python -m eulerlora_lab.attribution --data DIR --out FOLDER [--lesions 200] [--checkpoint RUN]
+    python -m eulerlora_lab.attribution --data DIR --out FOLDER [--lesions 200]
+        [--checkpoint RUN] [--runtime openvino]
 
 DIR holds HAM10000. FOLDER gets `attribution.npz` with the curves of every lesion, added to after
 each one, so that an interrupted run continues; and `attribution.json` with the areas under them.
@@ -29,6 +30,7 @@ from eulerlora.nn.rows import Rows, ViewedRows, of_views, view_order
 from eulerlora.settings import Draw
 from eulerlora_contract.output_files import atomic_write, write_text
 from eulerlora_contract.progress import track
+from eulerlora_contract.sampling import RUNTIMES
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
 from training.data.images import LabelledImage, evenly_spaced
@@ -58,7 +60,7 @@ class _Picture:
 
     Args:
         model: By torch in float32, for gradients and attention.
-        fast: The same checkpoint, as a service on this CPU runs it.
+        fast: The same checkpoint in the precision and runtime of the curves.
 
     Attributes:
         side: Number of rows and of columns of patches.
@@ -271,10 +273,11 @@ def main() -> None:
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--lesions", type=int, default=200)
     parser.add_argument("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT)
+    parser.add_argument("--runtime", choices=RUNTIMES, default="openvino")
     words = parser.parse_args()
     words.out.mkdir(parents=True, exist_ok=True)
     model = EulerLoRA.load(words.checkpoint, "cpu")
-    fast = EulerLoRA.load(words.checkpoint, "cpu", precision="auto", runtime="auto")
+    fast = EulerLoRA.load(words.checkpoint, "cpu", precision="auto", runtime=words.runtime)
     dataset = read_dataset(DataSettings(kind="ham10000", split="lesion-best-epoch"), words.data)
     of_lesion = {image.cluster_name: image for image in reversed(dataset.parts["validation"])}
     images = evenly_spaced(sorted(of_lesion.values(), key=lambda one: one.name), words.lesions)

@@ -17,6 +17,7 @@ def test_curves_join_the_whole_and_the_hidden_picture_and_continue_after_a_stop(
 ) -> None:
     ham10000(tmp_path / "data")
     words = ["--data", tmp_path / "data", "--checkpoint", checkpoint_folder, "--lesions", "3"]
+    words += ["--runtime", "torch"]
     program(attribution.main, *words, "--out", tmp_path)
     with np.load(tmp_path / "attribution.npz") as arrays:
         stored = dict(arrays)
