@@ -1,12 +1,16 @@
 """The triage page in a browser, before and with the first image."""
 
+from typing import Any
+
 import pytest
 
 from clinic.tests.page.browser import expect
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
+from eulerlora_clinic.policy.policy import default_policy
 
 pytestmark = pytest.mark.browser
 
+EVIDENCE = default_policy().evidence[0]
 EXAMPLES = {
     "An even spot": "example-even.jpg",
     "An irregular spot": "example-irregular.jpg",
@@ -29,27 +33,56 @@ def test_an_example_is_analysed_and_is_not_called_a_photograph(go) -> None:
         assert familiar == [True, True, False]
 
 
-def test_about_the_model_opens_its_card_with_thresholds_and_the_signals_of_the_monitor(go) -> None:
-    card = (DEFAULT_CHECKPOINT / "README.md").read_text("utf-8")
-    headings = [line.removeprefix("## ") for line in card.splitlines() if line.startswith("## ")]
+def test_about_the_model_says_what_it_misses_and_shows_thresholds_and_signals(go) -> None:
+    config = read_config(DEFAULT_CHECKPOINT)
+
+    def far(route: Any) -> None:
+        response = route.fetch()
+        policy = response.json()
+        policy["policy"]["unfamiliar"] = {"far": 61.5, "ood": True}
+        route.fulfill(response=response, json=policy)
+
     with go() as visit:
-        visit.page.get_by_role("button", name="About the model").click()
-        dialog = visit.page.get_by_role("dialog")
-        for heading in headings:
-            expect(dialog.get_by_role("heading", name=heading, exact=True)).to_be_visible()
-        expect(dialog.get_by_text("is not a medical device")).to_be_visible()
-        classes = dialog.locator("details").filter(
-            has=visit.page.get_by_text("Classes", exact=True)
-        )
-        config = read_config(DEFAULT_CHECKPOINT)
+        page = visit.page
+        page.route("**/triage/policy", far)
+        page.reload()
+        page.get_by_role("button", name="About the model").click()
+        dialog = page.get_by_role("dialog")
+        for words in ("not a medical device", "ruling out melanoma", "dermatoscope", "commercial"):
+            expect(dialog.get_by_text(words)).to_be_visible()
         for entry in config.classes:
-            expect(classes.get_by_text(entry.description)).to_be_visible()
+            expect(dialog.get_by_text(entry.description, exact=True)).to_be_visible()
+        for measured in EVIDENCE.measured:
+            row = dialog.get_by_role("row", name=measured.data.partition(",")[0])
+            for counts in (measured.critical, measured.target):
+                expect(row).to_contain_text(f"{counts.neither} of {counts.lesions}")
+            seen = measured.others.lesions - measured.others.neither
+            expect(row).to_contain_text(f"{seen} of {measured.others.lesions:,}")
+        expect(dialog.get_by_text("From a distance of 61.50 on")).to_be_visible()
+        expect(dialog.get_by_text("highest probability is below its threshold")).to_be_visible()
+        dialog.get_by_text("Shift monitor").click()
         expect(dialog.get_by_role("row", name="unfamiliar image")).to_be_visible()
-        for threshold in config.in_precision("float32").thresholds:
+        thresholds = config.in_precision("float32").thresholds
+        for threshold in thresholds:
             assert threshold.feature_distance is not None
             sent = float(f"{threshold.feature_distance.threshold:.6g}")
             kept = 100 * threshold.feature_distance.kept
             expect(dialog).to_contain_text(f"{sent:.3f}; {kept:.0f} %")
+        (used,) = (one for one in thresholds if one.options == EVIDENCE.options)
+        assert used.feature_distance is not None
+        limit = page.get_by_text(f"feature distance is above {used.feature_distance.threshold:.2f}")
+        expect(limit).to_be_visible()
         dialog.get_by_text("Served here").click()
         expect(dialog.get_by_text("Revision", exact=True)).to_be_visible()
-        assert "**" not in dialog.inner_text() and "| --" not in dialog.inner_text()
+
+
+def test_the_whole_model_card_opens_as_english_text(go) -> None:
+    card = (DEFAULT_CHECKPOINT / "README.md").read_text("utf-8")
+    with go() as visit:
+        visit.page.get_by_role("button", name="About the model").click()
+        with visit.page.context.expect_page() as opened:
+            visit.page.get_by_role("link", name="model card (in English)").click()
+        text = opened.value.evaluate("document.body.textContent")
+        assert "## Out-of-scope use" in text and card.endswith(text)  # without front matter
+        visit.page.keyboard.press("Escape")
+        assert visit.page.evaluate("livingBlobUrls()") == 0

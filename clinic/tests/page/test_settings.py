@@ -87,7 +87,8 @@ def test_another_model_has_neutral_words_and_no_policy(go) -> None:
         page.get_by_label("Model", exact=True).select_option("tiny")
         title = page.get_by_role("heading", level=1)
         expect(title).to_have_text("Image classification", use_inner_text=True)
-        expect(page.locator("#limits")).to_be_hidden()
+        expect(page.locator("#not-for li")).to_have_count(2)
+        expect(page.locator("#licence")).to_be_hidden()
         for words in ("esion", "alignant", "melanoma", "What was measured", "CC BY"):
             assert words not in page.locator("body").inner_text()
         assert page.title() == "Image classification \N{MIDDLE DOT} EulerLoRA"

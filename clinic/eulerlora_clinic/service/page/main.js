@@ -57,12 +57,12 @@ async function loadModels() {
 }
 
 /** Shows the page for a model: its words, limits and notices. hasPolicy: for triage. */
-async function showSubject(model, hasPolicy) {
+function showSubject(model, hasPolicy) {
   document.body.dataset.subject = hasPolicy ? "triage" : "images";
   document.title = `${hasPolicy ? t("Triage of images") : t("Image classification")} · EulerLoRA`;
   showShiftNotice(model);
   showCurl();
-  showLimits(await service.card(model.name).catch(() => "")); // the dialog shows the problem
+  showLimits(model, hasPolicy ? controls.policy : null);
 }
 
 async function currentRequest() {
@@ -230,8 +230,9 @@ async function updateShiftNotice() {
 async function showSelectedModel() {
   try {
     if (controls.model === undefined) await loadModels();
-    const { name } = controls.model;
-    showModel(...(await Promise.all([service.model(name), service.card(name)])));
+    const { model: { name }, hasPolicy, policy } = controls;
+    const [details, card] = await Promise.all([service.model(name), service.card(name)]);
+    showModel(details, hasPolicy ? policy : null, card);
   } catch (error) {
     showGlobalProblem(error);
   }

@@ -88,7 +88,8 @@ function isFitted(setting, model, evidence) {
     options.precision === model.precision && isSame(setting, options));
 }
 
-/* Samples matter in mode stoch; mode det has null in settings, and a value in thresholds. */
-function isSame(one, other) {
+/** Whether a setting and options agree. Samples matter in mode stoch; mode det has null in settings,
+ * and a value in options. */
+export function isSame(one, other) {
   return one.mode === other.mode && (one.mode === "det" || one.samples === other.samples);
 }
