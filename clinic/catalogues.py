@@ -18,7 +18,8 @@ from babel.messages.pofile import read_po, write_po
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora_clinic.language import one_line
 from eulerlora_clinic.policy.policy import default_policy
-from eulerlora_clinic.report.ranking import PROBLEM_TITLES
+from eulerlora_clinic.report.ranking import PROBLEM_TITLES, reason_name
+from eulerlora_contract.answers import Reason
 from eulerlora_contract.image_formats import KINDS
 
 _CLINIC = Path(__file__).parent / "eulerlora_clinic"
@@ -77,6 +78,7 @@ def _flags(ids: str | tuple[str, ...]) -> list[str]:
 def _texts_of_the_core() -> Iterator[str]:
     """Yields what the clinic shows of other packages and of the packaged model and policy."""
     yield from sorted(set(PROBLEM_TITLES.values()))
+    yield from map(reason_name, Reason)
     for kind in KINDS:
         yield from (kind.name, kind.advice)
     for entry in read_config(DEFAULT_CHECKPOINT).classes:

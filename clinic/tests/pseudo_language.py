@@ -9,7 +9,7 @@ from clinic.catalogues import texts
 from eulerlora_clinic.language import Language
 
 _VERBATIM = re.compile(
-    r"sha256:\w+|\b(?:HAM10000|PH2|PAD-UFES-20|lesion-best-epoch split|SCC|II+|IV|VI|ham10000|"
+    r"sha256:\w+|\b(?:HAM10000|PH2|PAD-UFES-20|SCC|II+|IV|VI|ham10000|"
     r"mel|nv|bkl|df|vasc|bcc|akiec|det|stoch|float32|bfloat16|MiB|UTC|EulerLoRA)\b"
 )
 """Names and codes, which are the same in all languages."""

@@ -93,7 +93,7 @@ def run_session(
         # files first: printing fails if the reader of stdout has gone
         outputs.write(rows, policy)
     finally:
-        print_table(rows, policy, sys.stdout)
+        print_table(rows, policy, sys.stdout, outputs.language)
     if interrupt is not None:
         raise interrupt
     problems = [row.problem for row in rows if row.problem is not None]

@@ -37,7 +37,7 @@ _KEY_FILE = click.option(
     metavar="CODE",
     default="en",
     show_default=True,
-    help="Language of the report, such as de or fr.",
+    help="Language of table and report, such as de or fr.",
 )
 @click.option("--csv", type=_OUTPUT_FILE, help="Write a CSV file.")
 @click.option(

@@ -598,7 +598,7 @@ def card_section(policy: Policy) -> str:
         ("", f"sensitivity, {target.critical.name}", "specificity", f"{target.name} among urgent"),
         [
             (
-                _named(one, ENGLISH),
+                f"{one.data}, {_UNITS[one.unit]}",
                 f"{_sensitivity(one.critical)} ({one.critical.lesions:,})",
                 f"{_specificity(one)} ({one.others.lesions:,})",
                 _predictive_value(one.urgent),
@@ -621,8 +621,8 @@ def _group_row(one: MeasuredEvidence, group: GroupEvidence, t: Language) -> list
 
 
 def data_name(text: str, t: Language = ENGLISH) -> str:
-    """The name of a data set, with the part of it in the language."""
-    return ", ".join(map(t, text.split(", ")))
+    """The name of a data set without that of its split, with the part of it in the language."""
+    return ", ".join(t(part) for part in text.split(", ") if not part.endswith(" split"))
 
 
 def _named(one: MeasuredEvidence, t: Language) -> str:

@@ -24,7 +24,7 @@ class Outputs:
     """The paths of the output files; None for an output that was not requested.
 
     Attributes:
-        language: Of the report; the others have codes.
+        language: Of the report, and of the table on the terminal; the others have codes.
     """
 
     csv: Path | None

@@ -13,6 +13,7 @@ from eulerlora_clinic.policy.results import NOT_ASSESSED, TITLES, warning_texts
 from eulerlora_contract.answers import (
     FAILED,
     Disposition,
+    Reason,
     ShownResult,
     TriageResult,
     TriageStatus,
@@ -62,6 +63,11 @@ _NOTICES = (WarningCode.NO_OOD_THRESHOLD, WarningCode.DISTRIBUTION_SHIFT)
 """Codes of the warnings of answers that people must see."""
 STATUS_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_ASSESSED)])
 """The title of each status, in the order of their counts."""
+
+
+def reason_name(reason: Reason) -> str:
+    """A reason in a word or two."""
+    return reason.replace("_", " ")
 
 
 @dataclass(frozen=True)

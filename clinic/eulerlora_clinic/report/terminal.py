@@ -10,14 +10,16 @@ from typing import TextIO
 import click
 from tabulate import tabulate
 
+from eulerlora_clinic.language import ENGLISH, Language, message
 from eulerlora_clinic.policy.policy import Policy
-from eulerlora_clinic.policy.results import WARNING, interval
+from eulerlora_clinic.policy.results import WARNING, answer_texts, data_name, interval
 from eulerlora_clinic.report.ranking import (
     STATUS_TITLES,
     TriageRow,
     counts_by_status,
     first_of_lesions,
     ranked,
+    reason_name,
 )
 from eulerlora_contract.answers import FAILED, Disposition, TriageStatus
 from eulerlora_contract.printable import printable
@@ -26,7 +28,10 @@ _FILE_WIDTH = 160
 """Columns of the table if the output is not a terminal."""
 
 _MIN_COLUMN_WIDTH = 4
-_HEADER = ("disposition", "target", "resembles", "entropy", "reasons", "file")
+_HEADER = (
+    message("disposition"), message("target"), message("resembles"), message("entropy"),
+    message("reasons"), message("file"),
+)  # fmt: skip
 _ALIGNMENT = ("left", "right", "left", "right", "left", "left")
 
 _GAP = "  "
@@ -41,69 +46,83 @@ _STYLES: Mapping[TriageStatus, Callable[[str], str]] = {
 }
 
 
-def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None:
+def print_table(
+    rows: Sequence[TriageRow], policy: Policy, file: TextIO, t: Language = ENGLISH
+) -> None:
     """Prints the table, the number of rows of each status, the policy's figures and the warning.
 
     `policy`: the one that decided.
     """
+    t = t.with_messages(answer_texts(policy, t))
     width = shutil.get_terminal_size().columns if file.isatty() else _FILE_WIDTH
     ranked_rows = ranked(rows)
     first_rows = first_of_lesions(ranked_rows)
-    notes = [summary(first_rows), *_policy_notes(ranked_rows, policy), WARNING]
+    notes = [_summary(first_rows, t), *_policy_notes(ranked_rows, policy, t), t(WARNING)]
     encoding = file.encoding or "utf-8"  # None for io.StringIO
     refused = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")  # no-color.org
     colours = file.isatty() and not refused
-    print(f"\n{_table(first_rows, encoding, width, colours)}\n", file=file)
+    print(f"\n{_table(first_rows, encoding, width, colours, t)}\n", file=file)
     for note in notes:
         text = printable(note, encoding)
         print(textwrap.fill(text, width, break_on_hyphens=False), file=file)
 
 
-def summary(rows: Sequence[TriageRow]) -> str:
+def _summary(rows: Sequence[TriageRow], t: Language) -> str:
     """Such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"; rows: one for each lesion."""
-    counts = ", ".join(
-        f"{count} {STATUS_TITLES[status].lower()}"
-        for status, count in counts_by_status(rows).items()
-    )
-    files = sum(row.lesion_images for row in rows)
-    of_lesions = f", {len(rows)} lesions" if any(row.lesion for row in rows) else ""
-    return f"{files} {'file' if files == 1 else 'files'}{of_lesions}: {counts}"
+    texts = {"{n} " + STATUS_TITLES[one].lower(): n for one, n in counts_by_status(rows).items()}
+    counts = ", ".join(t(text, n=n) for text, n in texts.items())
+    counted = [t.plural(sum(row.lesion_images for row in rows), "{n} file", "{n} files")]
+    if any(row.lesion for row in rows):
+        counted.append(t.plural(len(rows), "{n} lesion", "{n} lesions"))
+    return t("{images}: {statuses}", images=", ".join(counted), statuses=counts)
 
 
-def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
+def _policy_notes(rows: Sequence[TriageRow], policy: Policy, t: Language) -> list[str]:
     """The thresholds, and the measured performance or why it does not apply."""
     results = [row.result for row in rows if row.result is not None]
     if not results:
         return []
-    names = " + ".join(map(results[0].name_of, policy.target.classes))
     notes = [
-        f"Policy version {policy.version}: routine below {policy.target.routine:.3g}, urgent from "
-        f"{policy.target.urgent:.3g} on, {names}."
+        t(
+            "Policy version {version}: routine below {routine}, urgent from {urgent} on, "
+            "{classes}.",
+            version=policy.version,
+            routine=t.number(policy.target.routine),
+            urgent=t.number(policy.target.urgent),
+            classes=" + ".join(t(results[0].name_of(code)) for code in policy.target.classes),
+        )
     ]
-    notes += dict.fromkeys(notice for row in rows for notice in row.notices())
+    notes += dict.fromkeys(notice for row in rows for notice in row.notices(t))
     measured = next((result.policy.measured for result in results if result.policy.measured), ())
     for one in measured:
         value, low, high = one.predictive_value, one.predictive_value_low, one.predictive_value_high
-        urgent = "none" if value is None else interval(value, low, high)
-        notes.append(
-            f"{one.data}: sensitivity for {one.critical} "
-            f"{interval(one.sensitivity, one.sensitivity_low, one.sensitivity_high)}, specificity "
-            f"{interval(one.specificity, one.specificity_low, one.specificity_high)}, "
-            f"{policy.target.name} among urgent {urgent}."
+        sentence = t(
+            "{data}: sensitivity for {critical} {sensitivity}, specificity {specificity}, {target} "
+            "among urgent {urgent}.",
+            data=data_name(one.data, t),
+            critical=t(one.critical),
+            sensitivity=interval(one.sensitivity, one.sensitivity_low, one.sensitivity_high, t),
+            specificity=interval(one.specificity, one.specificity_low, one.specificity_high, t),
+            target=t(policy.target.name),
+            urgent=t("none") if value is None else interval(value, low, high, t),
         )
+        notes.append(sentence)
     return notes
 
 
-def _table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -> str:
+def _table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool, t: Language) -> str:
     """The table of the rows, in their order, at most `width` columns wide if possible.
 
     `encoding`: of the output. `colours`: true adds the escape codes of each status.
     """
-    cells = [[printable(cell, encoding) for cell in _cells(row)] for row in rows]
-    widths = _column_widths([_HEADER, *cells], width)
+    header, *cells = (
+        [printable(cell, encoding) for cell in line]
+        for line in (map(t, _HEADER), *(_cells(row, t) for row in rows))
+    )
+    widths = _column_widths([header, *cells], width)
     styles = [_STYLES.get(row.status, str) if colours else str for row in rows]
     lines = [
-        [_folded(title, column) for title, column in zip(_HEADER, widths, strict=True)],
+        [_folded(title, column) for title, column in zip(header, widths, strict=True)],
         ["-" * column for column in widths],
     ]
     for style, line in zip(styles, cells, strict=True):
@@ -135,23 +154,28 @@ def _column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
     return [min(column, limit) for column in natural]
 
 
-def _cells(row: TriageRow) -> list[str]:
+def _cells(row: TriageRow, t: Language) -> list[str]:
     result = row.result
-    title = STATUS_TITLES[row.status]
+    title = t(STATUS_TITLES[row.status])
     name = row.name
     if row.lesion is not None:
-        name += f" (lesion {row.lesion}, 1 of {row.lesion_images})"
+        name = t(
+            "{name} (lesion {lesion}, 1 of {n})",
+            name=name,
+            lesion=row.lesion,
+            n=row.lesion_images,
+        )
     if result is None:
-        return [title, "", "", "", row.problem.detail if row.problem else "", name]
+        return [title, "", "", "", row.problem.text(t) if row.problem else "", name]
     shown = row.shown
-    reasons = ", ".join(reason.code.replace("_", " ") for reason in shown.reasons)
+    reasons = ", ".join(t(reason_name(reason.code)) for reason in shown.reasons)
     if shown.figures is None:
         return [title, "", "", "", reasons, name]
     return [
         title,
-        f"{shown.target:.3f}",
-        f"{result.label_name} {shown.figures.msp:.3f}",
-        f"{shown.figures.entropy:.2f}",
+        "" if shown.target is None else t.number(shown.target, 3),
+        f"{t(result.label_name)} {t.number(shown.figures.msp, 3)}",
+        t.number(shown.figures.entropy, 2),
         reasons,
         name,
     ]

@@ -138,7 +138,7 @@ def _environment() -> Environment:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(capitalised=_capitalised, without_split=_without_split)
+    environment.filters["capitalised"] = _capitalised
     return environment
 
 
@@ -160,7 +160,7 @@ def _measured_rows(evidence: Evidence, t: Language) -> list[_MeasuredRow]:
     return [
         _MeasuredRow(
             one,
-            texts.data_name(_without_split(one.data), t),
+            texts.data_name(one.data, t),
             t(_IMAGES[name]) if (name := one.data.replace(",", " ").split()[0]) in _IMAGES else "",
             t(_CASES[one.unit]),
             one.others.specificity >= _FEW_SPARED,
@@ -195,11 +195,6 @@ def _bundled(modules: Mapping[str, str]) -> str:
 
     add(_MAIN)
     return "".join(texts.values())
-
-
-def _without_split(text: str) -> str:
-    """The name of a data set without that of its split, as text.js of the page."""
-    return re.sub(r", [\w-]+ split\b", "", text)
 
 
 def _percent(share: float, t: Language) -> str:

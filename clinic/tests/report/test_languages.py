@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from html import unescape
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from eulerlora_clinic.policy.policy import Policy, default_policy
 from eulerlora_clinic.policy.results import TITLES, WARNING
 from eulerlora_clinic.report.html import write_html_report
 from eulerlora_clinic.report.ranking import TriageRow
+from eulerlora_clinic.report.terminal import print_table
 from eulerlora_contract.answers import Disposition
 
 _SKIPPED = re.compile(
@@ -37,7 +39,7 @@ def shown(html: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("packaged", [False, True])
-def test_every_text_of_the_report_is_in_the_catalogue(
+def test_every_text_of_report_and_table_is_in_the_catalogue(
     tmp_path: Path, rows: list[TriageRow], policy: Policy, packaged: bool
 ) -> None:
     policy = default_policy() if packaged else policy
@@ -51,6 +53,20 @@ def test_every_text_of_the_report_is_in_the_catalogue(
     ]
     html = written(tmp_path / "report.html", known, policy, pseudo_language())
     assert outside(shown(html)) == []
+    table = StringIO()
+    print_table(known, policy, table, pseudo_language())
+    names = "|".join(re.escape(row.path.name) for row in known)
+    assert outside([re.sub(names, "", table.getvalue())]) == []
+
+
+def test_a_french_table_names_dispositions_data_and_reasons_in_french(
+    rows: list[TriageRow], policy: Policy
+) -> None:
+    table = StringIO()
+    print_table(rows, policy, table, languages()["fr"])
+    words = " ".join(table.getvalue().split())
+    for text in (WARNING, TITLES[Disposition.REFER], "disposition", "high entropy"):
+        assert " ".join(languages()["fr"](text).split()) in words
 
 
 def test_a_german_report_has_german_texts_and_numbers(
