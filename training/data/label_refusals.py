@@ -28,6 +28,7 @@ from training.data.layouts import (
     mask_classes,
     other_format,
     part_of,
+    picture_folders,
     unlike_classes,
     unread_tables,
 )
@@ -282,6 +283,9 @@ def _check_class_names(labels: Labels, settings: DataSettings) -> None:
     without_word = unlike_classes(names, with_table=True)
     if without_word and any(unread_tables(labels.folder, pictures, LabelTable())):
         found = without_word
+    known = other_format(labels.folder)
+    if known is not None and known.recipe and (folders := picture_folders(names)):
+        found = f"folders of pictures ({', '.join(folders)})"
     if found is not None:
         raise _not_classes(labels, found)
 

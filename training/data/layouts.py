@@ -126,6 +126,11 @@ def unlike_classes(names: Collection[str], with_table: bool = False) -> str | No
     return None
 
 
+def picture_folders(names: Collection[str]) -> list[str]:
+    """The folders, of those of classes, that have pictures by their names."""
+    return sorted(name for name in names if _words(name) & _PICTURES)
+
+
 def _are_counted(names: Collection[str]) -> bool:
     if any(_SYNSET.fullmatch(name.casefold()) for name in names):
         return True

@@ -47,6 +47,14 @@ def ham10000_kaggle(folder: Path) -> None:
         shutil.copytree(source, copy, dirs_exist_ok=True)
 
 
+def ham10000_with_masks(folder: Path) -> None:
+    """The archives of the Dataverse, unpacked."""
+    ham10000(folder)
+    pictures = [path.stem for path in folder.glob("*/*.jpg")]
+    masks = [f"{picture}_segmentation.png" for picture in pictures]
+    write_pictures(folder / "HAM10000_segmentations_lesion_tschandl", masks)
+
+
 def _one_hot(image: str, label: str, names: Sequence[str]) -> dict[str, object]:
     return {"image": image, **{name: float(name == label) for name in names}}
 
@@ -492,6 +500,7 @@ LAYOUTS = {
     "HAM10000": Layout(ham10000, _HAM, ".", "HAM10000", True),
     "HAM10000 of Kaggle": Layout(ham10000_kaggle, _HAM, ".", "HAM10000", True),
     "HAM10000 of the Dataverse": Layout(ham10000_dataverse, _HAM, ".", "HAM10000", True),
+    "HAM10000 with masks": Layout(ham10000_with_masks, _HAM, ".", "HAM10000", True),
     "ISIC 2018": Layout(isic_2018, _ISIC_2018, ".", "ISIC 2018", True),
     "ISIC 2019": Layout(isic_2019, _ISIC_2019, ".", "ISIC 2019", True),
     "ISIC 2019, its folder": Layout(
