@@ -109,18 +109,21 @@ def _suggestions(
     """Yields what reads a folder, the likely first, with a note on each.
 
     That are columns of the table that it is read by; or else another table, the only folder in it
-    or what reads that, or its only archive.
+    or what reads that, a table in it, or its only archive.
     """
     try:
         given = _readable_tables(path, settings)
     except DataError:
         return
-    for found in unread_tables(path, images.names, settings, given):
-        if (suggestion := _table_suggestion(path, images, settings, found)) is not None:
-            yield suggestion, found.note
     folder = (
         None if given or settings.images != "." else next(_only_folders(path, images.names), None)
     )
+    inner_tables = []
+    for found in unread_tables(path, images.names, settings, given):
+        if folder is not None and found.path.is_relative_to(folder):
+            inner_tables.append(found)
+        elif (suggestion := _table_suggestion(path, images, settings, found)) is not None:
+            yield suggestion, found.note
     if folder is not None:
         names = [name.partition("/")[2] for name in images.names]
         listed = DecodedImages(dict.fromkeys(names, folder), {})
@@ -129,6 +132,9 @@ def _suggestions(
             yield Suggestion(folder=folder), ""
         for suggestion, note in _suggestions(folder, listed, settings):
             yield replace(suggestion, folder=suggestion.folder or folder), note
+    for found in inner_tables:
+        if (suggestion := _table_suggestion(path, images, settings, found)) is not None:
+            yield suggestion, found.note
     if images.names:
         return
     archives = [file for file in path.iterdir() if file.name.lower().endswith(ARCHIVES)]

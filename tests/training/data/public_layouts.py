@@ -379,6 +379,10 @@ def fastai_csv(folder: Path) -> None:
     write_table(folder / "labels.csv", rows)
 
 
+def fastai_in_a_folder(folder: Path) -> None:
+    fastai_csv(folder / "mnist_sample")
+
+
 def fastai_valid(folder: Path) -> None:
     rows = [
         {"name": f"{i:03}.jpg", "label": _DAISIES[i % 3], "is_valid": i % 5 == 0} for i in range(60)
@@ -550,6 +554,9 @@ LAYOUTS = {
     ),
     "fastai": Layout(
         fastai_csv, ("0", "1"), parts={"train": 16, "calibration": 2, "test": 8}
+    ),
+    "fastai in a folder": Layout(
+        fastai_in_a_folder, ("0", "1"), parts={"train": 16, "calibration": 2, "test": 8}
     ),
     "fastai, is_valid": Layout(
         fastai_valid, _DAISIES, parts={"train": 43, "calibration": 5, "test": 12}
