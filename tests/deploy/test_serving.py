@@ -110,6 +110,21 @@ def test_the_grace_period_of_kubernetes_is_longer_than_that_of_the_server(
     assert pod["terminationGracePeriodSeconds"] >= needed_s
 
 
+def test_the_chart_stops_late_enough_for_another_deadline(
+    rendered: Callable[..., Objects], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline = ("--set-string", "settings.EULERLORA_SERVE_DEADLINE_S=62.5")
+    pod = rendered(options=deadline)["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    for entry in container["env"]:
+        monkeypatch.setenv(entry["name"], entry["value"])
+    settings = effective_settings(float(option(container["command"], "drain-s")))
+    assert settings.deadline_s == 62.5
+    before_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    needed_s = before_s + settings.life.grace_s + RESERVE_S
+    assert pod["terminationGracePeriodSeconds"] >= needed_s
+
+
 def test_a_published_server_requires_keys(commands: list[list[str]]) -> None:
     for command in commands[:2]:
         assert option(command, "host") == "0.0.0.0"

@@ -5,11 +5,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "eulerlora.pod" -}}
+{{- $settings := .Values.settings | default dict -}}
+{{- $uploadS := get $settings "EULERLORA_SERVE_BODIES__UPLOAD_TIMEOUT_S" | default "30" -}}
+{{- $deadlineS := get $settings "EULERLORA_SERVE_DEADLINE_S" | default "10" -}}
+{{- $stopS := addf 20 5 (float64 $uploadS) (float64 $deadlineS) | ceil -}}{{/* 20 s of drain, 5 s of margin */}}
+{{- $settings = merge (dict) $settings (dict "EULERLORA_SERVE_LIFE__GRACE_S" (toString $stopS)) -}}
 {{- $ready := .Values.kserve.enabled | ternary "/v2/health/ready" "/readyz" -}}
 {{- $live := .Values.kserve.enabled | ternary "/v2/health/live" "/livez" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false # they would add variables such as EULERLORA_PORT
-terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+{{- $graceS := get $settings "EULERLORA_SERVE_LIFE__GRACE_S" | float64 }}
+terminationGracePeriodSeconds: {{ addf 10 $graceS | ceil }} # 5 s before the signal, 5 s of reserve
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -82,7 +88,7 @@ containers:
       - name: STORAGE_URI # `storageUri` of a predictor with a container of its own
         value: {{ . }}
       {{- end }}
-      {{- range $name, $value := .Values.settings }}
+      {{- range $name, $value := $settings }}
       - name: {{ $name }}
         value: {{ $value | quote }}
       {{- end }}
