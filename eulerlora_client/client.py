@@ -36,7 +36,7 @@ from eulerlora_client.proxies import environment_proxy
 from eulerlora_client.retries import RetryPolicy, retrying
 from eulerlora_contract.answers import (
     Disposition,
-    Embedding,
+    ImageEmbedding,
     ModelDetails,
     ModelList,
     ModelSummary,
@@ -266,17 +266,17 @@ class AsyncTriageClient:
             raise ValueError("expected one or more images of the lesion, got none")
         return TriagedLesion(results)
 
-    async def embed(self, image: ImageFile, model: str | None = None) -> Embedding:
+    async def embed(self, image: ImageFile, model: str | None = None) -> ImageEmbedding:
         """The features of an image with the revision of the model, by default the first one."""
         query = {} if model is None else {"model": model}
-        return await self._upload(Embedding, "embed", image, query)
+        return await self._upload(ImageEmbedding, "embed", image, query)
 
     def embed_many(
         self,
         images: ImageFile | Iterable[ImageFile],
         concurrency: int = _DEFAULT_CONCURRENCY,
         model: str | None = None,
-    ) -> AsyncGenerator[Embedding | Problem, None]:
+    ) -> AsyncGenerator[ImageEmbedding | Problem, None]:
         """The features or the problem of each image, in order, as `predict_many`."""
         call = _caught(self.embed, {"model": model})
         return map_ordered(call, _each_image(images), concurrency)
@@ -453,7 +453,7 @@ class TriageClient:
         """The disposition of a lesion from several images of it, which are sent as a batch."""
         return self._result(self._client.triage_lesion(images, **options))
 
-    def embed(self, image: ImageFile, model: str | None = None) -> Embedding:
+    def embed(self, image: ImageFile, model: str | None = None) -> ImageEmbedding:
         """The features of an image with the revision of the model, by default the first one."""
         return self._result(self._client.embed(image, model))
 
@@ -462,7 +462,7 @@ class TriageClient:
         images: ImageFile | Iterable[ImageFile],
         concurrency: int = _DEFAULT_CONCURRENCY,
         model: str | None = None,
-    ) -> Generator[Embedding | Problem, None, None]:
+    ) -> Generator[ImageEmbedding | Problem, None, None]:
         """The features or the problem of each image, in order, as `predict_many`."""
         call = _caught(self._client.embed, {"model": model})
         return self._many(call, _each_image(images), concurrency)

@@ -284,7 +284,7 @@ class ProblemDocument(WireModel):
     item_id: ItemId = None
 
 
-class Embedding(WireModel):
+class ImageEmbedding(WireModel):
     """The features of one image, means over the adapters in mode det.
 
     Those of different revisions are not comparable. `feature_distance` is computed from embedding,

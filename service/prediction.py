@@ -18,7 +18,7 @@ from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import (
-    Embedding,
+    ImageEmbedding,
     ImageQuality,
     Prediction,
     PredictionWarning,
@@ -427,11 +427,11 @@ def _answered(
 
 
 class Features(Interpretation):
-    """Answers with the features of the images (`Embedding`)."""
+    """Answers with the features of the images (`ImageEmbedding`)."""
 
     is_prediction = False
 
-    def body(self, answered: AnsweredImage) -> Embedding:
+    def body(self, answered: AnsweredImage) -> ImageEmbedding:
         """The embedding of an image.
 
         Raises:
@@ -444,7 +444,7 @@ class Features(Interpretation):
             tuple(part.tolist()) for part in features.chunk(FEATURES_PER_WIDTH)
         )
         request = answered.request
-        return Embedding(
+        return ImageEmbedding(
             request_id=request.state.request_id,
             model=request.served.name,
             revision=request.served.model.revision,

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from eulerlora_contract.answers import Embedding, Prediction, PredictionBatch
+from eulerlora_contract.answers import ImageEmbedding, Prediction, PredictionBatch
 from eulerlora_contract.queries import EmbedQuery, PredictQuery
 from service.decoding.formats import MEDIA_TYPES
 from service.http.requests import FILE_PART, FILES_PART, RequestRoute, parsed_query
@@ -74,7 +74,7 @@ def predict_routes(pipeline: Pipeline) -> APIRouter:
 
     @router.post(
         EMBED_PATH,
-        response_model=Embedding,
+        response_model=ImageEmbedding,
         responses=documented("embed", UPLOAD_PROBLEMS, ["Server-Timing"]),
         openapi_extra=query_parameters(EmbedQuery) | UPLOAD,
     )

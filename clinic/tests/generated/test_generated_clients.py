@@ -35,7 +35,7 @@ NPM_PACKAGES = ("@hey-api/openapi-ts@0.95.0", "typescript@5.9.3")
 SUCCESS = {
     "predict": "Prediction",
     "predict_batch": "PredictionBatch",
-    "embed": "Embedding",
+    "embed": "ImageEmbedding",
     "triage": "TriageResult",
     "triage_batch": "TriageBatch",
     "decide": "RecordedDecision",
@@ -102,6 +102,8 @@ def test_a_generated_python_client_calls_every_operation(
     target = tmp_path / "generated"
     generate = (python, "-m", "openapi_python_client", "generate", "--meta", "none")
     output(*generate, "--path", document, "--output-path", target, folder=tmp_path)
+    types = (sys.executable, "-m", "mypy", "--strict", "--python-executable", python)
+    output(*types, target, folder=tmp_path)
     answers = json.loads(output(python, HERE / "calls.py", tmp_path, url, picture, folder=tmp_path))
     assert {name: answers.pop(name) for name in SUCCESS} == {
         name: [kind, None] for name, kind in SUCCESS.items()
