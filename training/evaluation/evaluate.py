@@ -60,7 +60,7 @@ def evaluate(
     ood_images: int | None = None,
     others: Sequence[EulerLoRA] = (),
 ) -> Evaluation:
-    """Evaluates a model on a data set's test part, once for each of `options`.
+    """Evaluates a model on a data set's test part, once for each of `options` that can differ.
 
     Each image is read once for each member.
 
@@ -68,12 +68,14 @@ def evaluate(
         model: The only one, or the first member of an ensemble.
         images: With a test part.
         ood: Sets with distinct names.
-        options: Of the modes of the report.
+        options: Of the modes of the report; without samples, modes of the same views are one.
         ood_images: At most so many of each set are used, evenly spaced; None for all.
         others: The other members of an ensemble, which answers with the mean over all of them.
     """
     models = (model, *others)
     shown = images.parts[TEST]
+    if not method_type(model.config.method).is_sampled(model.config.adapters.settings):
+        options = [*{one.views: one for one in reversed(options)}.values()][::-1]
 
     def evaluated(
         name: str, group: str, of_set: Sequence[LabelledImage], of_test: bool

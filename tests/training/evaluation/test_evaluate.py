@@ -239,6 +239,21 @@ def test_every_image_is_read_once_for_all_modes(checkpoint_folder: Path, tmp_pat
     assert log.read_text().splitlines() == [image.name for image in images]
 
 
+def test_without_draws_modes_of_the_same_views_are_one(
+    checkpoint_folder: Path, image_folder: Path
+) -> None:
+    first, images = load_checkpoint(checkpoint_folder), labelled(image_folder / "other", [0, 1, 2])
+    adapters = first.config.adapters
+    settings = adapters.settings.model_copy(update={"min_rank": adapters.settings.rank})
+    adapters = adapters.model_copy(update={"settings": settings})
+    config = first.config.model_copy(update={"adapters": adapters})
+    model = EulerLoRA(replace(first, config=config), torch.device("cpu"))
+    det, stoch = model.options(), model.options("stoch", 2)
+    turned = model.options("stoch", 2, views=4)
+    report = evaluate(model, dataset(model, images), [], [det, stoch, turned]).report
+    assert [mode.options for mode in report.modes] == [det, turned]
+
+
 def test_an_ensemble_answers_with_the_mean_over_its_members(
     checkpoint_folder: Path, image_folder: Path
 ) -> None:
