@@ -129,7 +129,7 @@ class PrecisionChange(Settings):
     def summary(self) -> str:
         """The counts in words."""
         mode, samples = self.options.mode, self.options.samples
-        sampled = "" if mode == "det" else f" with {samples} samples"
+        sampled = "" if mode == "det" else f" with {samples} sample{'s' * (samples != 1)}"
         return (
             f"bfloat16 in mode {mode}{sampled} changes a probability of {self.probabilities}, "
             f"the label of {self.labels} and a flag of {self.flags} of {self.images:,} images"

@@ -200,8 +200,8 @@ def export_readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool 
     return f"""# {config.name} for {library}
 
 Exported from the EulerLoRA checkpoint `{config.name}`, revision {checkpoint.revision}:
-{"modes det and stoch" if sampled else "mode det"}, with {count} adapter(s), whose probabilities
-are averaged.
+{"modes det and stoch" if sampled else "mode det"}, with {count} adapter{"s" * (count > 1)}, whose
+probabilities are averaged.
 
 {stoch}Thresholds, out-of-distribution scores and prediction sets of the checkpoint are not
 exported. Use the checkpoint itself for those.

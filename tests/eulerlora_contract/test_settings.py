@@ -35,7 +35,7 @@ class Example(Settings):
         ({"limits": {"share": 2}}, "limits.share: expected a number of at most 1.0, got 2"),
         ({"limits": {"share": "much"}}, "limits.share: expected a number, got 'much'"),
         ({"limits": {"share": float("nan")}}, "limits.share: expected a finite number, got nan"),
-        ({"limits": {"names": []}}, "limits.names: expected at least 1 item(s), got []"),
+        ({"limits": {"names": []}}, "limits.names: expected 1 or more items, got []"),
         ({"limits": 3}, "limits: expected a table, got 3"),
         ({"descriptions": {"a-b": 4}}, "descriptions.a-b: expected text, got 4"),
         ({"limit": "x"}, "limit: expected an integer or a number or 'auto', got 'x'"),

@@ -134,10 +134,12 @@ def run_lines(
     size = frozen.preprocessing.size
     weights = sum(parameter.numel() for parameter in frozen.backbone.parameters())
     sampled = training.sampling and method.is_sampled(adapters)
+    threads = torch.get_num_threads()
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else (
-        f"CPU, {torch.get_num_threads()} thread(s)"
+        f"CPU, {threads} thread{'s' * (threads > 1)}"
     )  # fmt: skip
-    sampling = f"{method.law_text(recipe.method, adapters)}, {training.samples} sample(s) a step"
+    drawn = f"{training.samples} sample{'s' * (training.samples > 1)}"
+    sampling = f"{method.law_text(recipe.method, adapters)}, {drawn} a step"
     if training.views > 1:
         sampling += f" of {training.views} views"
     parts = (
@@ -154,9 +156,10 @@ def run_lines(
     ]
     if not length.epochs:
         return [*lines, f"run: no steps; the {training.head} head is the result"]
+    epochs = f"{length.epochs} epoch{'s' * (length.epochs > 1)}"
     return [
         *lines,
-        f"run: {length.steps:,} steps = {length.epochs} epochs of {length.images:,} images in "
+        f"run: {length.steps:,} steps = {epochs} of {length.images:,} images in "
         f"batches of {length.batch_size}; {warmup_steps(length.steps, training.warmup_steps)} "
         f"steps of warm-up; learning rate {training.learning_rate:g}; {training.head} head",
     ]

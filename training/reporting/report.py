@@ -223,7 +223,7 @@ def _checklist(report: Report) -> str:
     """What a paper with these results states: what the report knows, then what people know."""
     samples = enumeration(
         [
-            f"{mode.title} ({mode.trajectories} trajectories, {sampling})"
+            f"{mode.title} ({_counted_trajectories(mode.trajectories)}, {sampling})"
             for mode in report.modes
             for sampling in [
                 "deterministic" if mode.options.mode == "det" else f"sampler {mode.options.sampler}"
@@ -246,6 +246,10 @@ def _checklist(report: Report) -> str:
         "OOD thresholds: those of the tables, fitted to the data that `config.json` names",
     ]
     return "\n".join([*(f"- [x] {item}" for item in known), *(f"- [ ] {item}" for item in _OPEN)])
+
+
+def _counted_trajectories(count: int) -> str:
+    return f"{count} trajectory" if count == 1 else f"{count} trajectories"
 
 
 def _resemblance_note(report: Report) -> str:

@@ -129,7 +129,7 @@ def _observation(result: TriageResult, device_url: str, issued: str) -> _Element
     not know the patient.
     """
     prediction, policy = result.prediction, result.policy
-    drawn = f"{prediction.samples} samples"
+    drawn = f"{prediction.samples} sample{'s' * (prediction.samples != 1)}"
     drawn += f", {prediction.views} views" if prediction.views > 1 else ""
     sampling = f"mode {prediction.mode}, {drawn}, seed {prediction.seed}"
     texts = [result.warning, *(reason.words for reason in result.shown.reasons), policy.notice]

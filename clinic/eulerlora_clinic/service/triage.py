@@ -260,7 +260,7 @@ def policy_routes(policy: Policy) -> APIRouter:
 def _with_default_mode(query_type: type[_Query], policy: Policy) -> type[_Query]:
     """The query type with the policy's mode as the default."""
     default_mode, count = default_sampling(policy.evidence)
-    samples = "" if count is None else f" with {count} samples"
+    samples = "" if count is None else f" with {count} sample{'s' * (count != 1)}"
     described = f"{TriageQuery.model_fields['mode'].description} Here: {default_mode}{samples}."
 
     mode: Any = (Annotated[Mode, Field(description=described)], default_mode)

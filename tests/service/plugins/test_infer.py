@@ -207,7 +207,7 @@ def test_a_prediction_set_is_an_output_only_with_coverage(client, png) -> None:
         (b"", 400, "expected valid JSON"),
         (b"[]", 400, "malformed_body"),
         (b'{"inputs": [' + b"1," * 2000 + b"1]}", 400, "at most 1,000 items"),
-        (b'{"inputs": []}', 400, "inputs: expected at least 1 item(s)"),
+        (b'{"inputs": []}', 400, "inputs: expected 1 or more items"),
         (b'{"inputs": [{"name": "image"}]}', 400, "expected a value, got none"),
         (b"[" * 900, 400, "expected valid JSON"),
         (b"\xff\xfe", 400, "expected valid JSON"),

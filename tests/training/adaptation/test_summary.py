@@ -71,7 +71,7 @@ def test_the_device_line_has_the_precision_of_the_steps(
     recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
     frozen = read_backbone(recipe.backbone, recipe_file.parent, torch.float32)
     lines = run_lines(recipe, frozen, 1, RunLength(100, 8, 15), torch.device("cpu"))
-    assert lines[2].endswith(f"thread(s), {line}")
+    assert lines[2].endswith(f", 1 thread, {line}")
 
 
 @pytest.mark.parametrize(
