@@ -55,6 +55,12 @@ def test_a_translation_ends_as_its_text(code: str) -> None:
             assert len({end and end[0] for end in ends}) == 1, text
 
 
+def test_french_has_narrow_spaces_inside_quotes_and_before_double_punctuation() -> None:
+    narrow = "\N{NARROW NO-BREAK SPACE}"
+    texts = [text for entry in translated("fr") for text in forms_of(entry.string)]
+    assert [t for t in texts if re.search(f"[^{narrow}][;:!?»%]|«[^{narrow}]", t)] == []
+
+
 @pytest.mark.parametrize(
     ("header", "code"),
     [

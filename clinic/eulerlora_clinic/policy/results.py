@@ -616,8 +616,8 @@ def card_section(policy: Policy) -> str:
 
 def _group_row(one: MeasuredEvidence, group: GroupEvidence, t: Language) -> list[str]:
     figures = (group.sensitivity, group.specificity, group.auroc)
-    name = f"{_named(one, t)}: {t(group.attribute)} {t(group.value)}"
-    return [name, *(_figure(figure, t) for figure in figures)]
+    text = f"{t(group.attribute)} {t(group.value)}"
+    return [_part(one, text, t), *(_figure(figure, t) for figure in figures)]
 
 
 def data_name(text: str, t: Language = ENGLISH) -> str:
@@ -628,6 +628,10 @@ def data_name(text: str, t: Language = ENGLISH) -> str:
 def _named(one: MeasuredEvidence, t: Language) -> str:
     """A data set with what its figures count."""
     return f"{data_name(one.data, t)}, {t(_UNITS[one.unit])}"
+
+
+def _part(one: MeasuredEvidence, text: str, t: Language) -> str:
+    return t("{name}: {value}", name=_named(one, t), value=text)
 
 
 def _figure(figure: IntervalEvidence | None, t: Language) -> str:
@@ -686,11 +690,10 @@ def _detail_rows(one: MeasuredEvidence, target: TargetClasses, t: Language) -> I
         )
     for name, counts in groups.items():
         reached = t.number(counts.reached / counts.lesions, 3)
-        yield [f"{_named(one, t)}: {name}", *_counts(counts, t), reached]
+        yield [_part(one, name, t), *_counts(counts, t), reached]
     others = one.others
     alone = t.number(1 - others.reached / others.lesions, 3)
-    rest = t("others")
-    yield [f"{_named(one, t)}: {rest}", *_counts(others, t), alone]
+    yield [_part(one, t("others"), t), *_counts(others, t), alone]
 
 
 def _counts(of: LesionCounts, t: Language) -> list[str]:

@@ -172,6 +172,9 @@ def test_a_file_that_is_no_image_is_not_sent(go) -> None:
         expect(visit.card("notes.jpg")).to_contain_text("the file was not sent")
         visit.add(upload("photo.jpg", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"))
         expect(visit.card("photo.jpg")).to_contain_text("this is a HEIC photograph")
+        visit.page.locator("#strip").uncheck()
+        visit.add(upload("letter.pdf", b"%PDF-1.7"))
+        expect(visit.card("letter.pdf")).to_contain_text("this is a PDF document")
         assert not any("/triage?" in url for url in visit.requests)
 
 

@@ -1,8 +1,7 @@
 /* Requests the results of images, some at a time; retries while the server is overloaded. */
 
-import { bytesOf } from "./item.js";
 import { t } from "./language.js";
-import { withoutMetadata } from "./metadata.js";
+import { refuseOtherKind, withoutMetadata } from "./metadata.js";
 import { EMPTY_FILE, PAGE_FAILED, Problem } from "./problems.js";
 import { taskQueue } from "./queue.js";
 import { groupOf } from "./words.js";
@@ -74,7 +73,7 @@ export class Analysis {
     if (file.size === 0) throw new Problem(EMPTY_FILE);
     const { options, model, hasPolicy, strip } = await this.request();
     const sent = strip ? await withoutMetadata(file) : file;
-    await bytesOf(sent.slice(0, 1)); // an upload that fails does not say why
+    await refuseOtherKind(sent); // also reads the file: an upload that fails does not say why
     if (sent.size + MULTIPART_BYTES > model.max_body_bytes) throw tooLarge(sent, model);
     if (hasPolicy) {
       const result = await this.service.triage(sent, options, signal);

@@ -185,12 +185,13 @@ export class Entry {
 
 /** The outcome in one sentence, for screen readers. */
 export function announcement(item) {
-  if (item.problem !== null) return `${item.name}: ${sentence(item.problem.title)}`;
-  const { result } = item;
-  if (result.disposition !== null) {
-    return `${item.name}: ${t(result.title)}. ${reasonsText(result)}`;
-  }
-  return `${item.name}: ${shown(result).figures?.label ?? t("unfamiliar")}.`;
+  return t("{name}: {value}", { name: item.name, value: outcome(item) });
+}
+
+function outcome({ problem, result }) {
+  if (problem !== null) return sentence(problem.title);
+  if (result.disposition !== null) return `${t(result.title)}. ${reasonsText(result)}`;
+  return `${shown(result).figures?.label ?? t("unfamiliar")}.`;
 }
 
 function reasonsText(result) {

@@ -19,11 +19,28 @@ const FORMATS = [
  * @returns {Promise<Blob>} */
 export async function withoutMetadata(file) {
   const bytes = await bytesOf(file);
-  const format = FORMATS.find(([magic, at]) => magic.every((byte, i) => bytes[at + i] === byte));
-  const table = JSON.parse(byId("file-kinds").textContent);
+  const format = formatOf(bytes);
+  const table = tableOfKinds();
   if (format === undefined) throw new Problem(noImage(kindOf(bytes, table)));
   const [, , name, parts] = format;
   return new Blob(parts(bytes, table.kept[name]), { type: file.type });
+}
+
+/** Throws Problem for a file of a known kind that the service does not read, with the name of the kind
+ * in the language of the page. */
+export async function refuseOtherKind(file) {
+  const table = tableOfKinds();
+  const bytes = await bytesOf(file.slice(0, table.length));
+  const kind = formatOf(bytes) === undefined ? kindOf(bytes, table) : undefined;
+  if (kind !== undefined && !kind.is_read) throw new Problem(noImage(kind));
+}
+
+function formatOf(bytes) {
+  return FORMATS.find(([magic, at]) => magic.every((byte, i) => bytes[at + i] === byte));
+}
+
+function tableOfKinds() {
+  return JSON.parse(byId("file-kinds").textContent);
 }
 
 /* What the file is, by the table of the service; undefined if it is no known kind. */

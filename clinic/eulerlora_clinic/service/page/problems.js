@@ -17,7 +17,8 @@ export class Problem extends Error {
 
   /** Both texts as one. */
   get text() {
-    return this.detail ? `${this.title}: ${sentence(this.detail)}` : sentence(this.title);
+    if (!this.detail) return sentence(this.title);
+    return t("{name}: {value}", { name: this.title, value: sentence(this.detail) });
   }
 
   /** True if the same request may succeed later; a file that was refused will be refused again. */
