@@ -25,8 +25,8 @@ for name, probability in answer.probabilities.items():
     print(f"  {name:6} {probability:.3f}")
 
 # %% [markdown]
-# Mode `stoch` draws four samples of each of the two adapters: eight trajectories, whose mean is
-# the answer. The entropy says how uncertain the answer is, and the mutual information how far the
+# Mode `stoch` draws four samples of each of the four adapters: 16 trajectories, whose mean is the
+# answer. The entropy says how uncertain the answer is, and the mutual information how far the
 # trajectories disagree. Both are in nats.
 
 # %%

@@ -16,7 +16,7 @@ PICTURES = [
     ROOT / "clinic" / "eulerlora_clinic" / "service" / "page" / "example-irregular.jpg",
 ]
 model = EulerLoRA.default()
-answer = model.predict(PICTURES, mode="stoch", samples=4)
+answer = model.predict(PICTURES, mode="stoch", samples=2)
 print("picture                 label    MSP  entropy  expected  mutual")
 for index, path in enumerate(PICTURES):
     print(

@@ -39,16 +39,15 @@ for index, name in enumerate(pictures):
 # It prints:
 #
 #     picture                  MSP    ood    distance  unfamiliar
-#     lesion                  0.968  False      14.2  False
-#     house                   0.522  False      77.2  True
-#     noise                   0.963  False      76.9  True
-#     one colour              0.882  False      86.3  True
-#     lesion in the dark      0.936  False      53.3  True
-#     negative of the lesion  0.776  False      94.3  True
+#     lesion                  0.986  False      14.6  False
+#     house                   0.709  False      79.7  True
+#     noise                   0.730  False      76.6  True
+#     one colour              0.941  False      83.2  True
+#     lesion in the dark      0.990  False      50.1  True
+#     negative of the lesion  0.908  False     104.5  True
 #
 # - **`ood`**: the maximum probability is below a threshold that at least 95% of the calibration
-#   lesions exceed. It finds pictures between the classes, and those that resemble the outliers of
-#   the training, here small photographs; a model can be certain about noise.
+#   lesions exceed. It finds pictures between the classes; a model can be certain about noise.
 # - **`unfamiliar`**: the features are further from those of the training pictures than at least
 #   95% of the calibration lesions. It finds other subjects, and part of other cameras. Do not use
 #   the probabilities of such a picture; in triage a person looks at it.

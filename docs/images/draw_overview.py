@@ -71,7 +71,7 @@ def draw(
     figure = plt.figure(figsize=(5 * columns, 1.8 * rows), dpi=150)
     panels = figure.subfigures(rows, columns, squeeze=False).flat
     for panel, (title, path) in zip(panels, pictures.items(), strict=True):
-        prediction = model.predict([path], mode="stoch", samples=4, coverage=COVERAGE)
+        prediction = model.predict([path], mode="stoch", samples=2, coverage=COVERAGE)
         picture = panel.add_axes((0, 0.16, 0.28, 0.66))
         picture.imshow(Image.open(path))
         picture.set_axis_off()

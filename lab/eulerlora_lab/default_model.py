@@ -250,9 +250,10 @@ class _Criteria:
 
 
 def _chosen(criteria: Mapping[str, _Criteria]) -> str:
-    """The name of the candidate that the rule chooses, or _EMBEDDED if none passes.
+    """The name of the model that the rule chooses, or _EMBEDDED if none passes.
 
-    That is the one with the lowest NLL; a general backbone within 0.01 of it comes first.
+    That is the one with the lowest NLL, the embedded model included; a general backbone within 0.01
+    of it comes first.
     """
     passing = {name: of for name, of in criteria.items() if not of.failed}
     if not passing:
@@ -326,9 +327,7 @@ def _write_results(out: Path) -> None:
     stored = {name: out / f"{name}.npz" for name in _CANDIDATES}
     outputs = {name: _Outputs.read(path) for name, path in stored.items() if path.exists()}
     embedded = outputs[_EMBEDDED]
-    criteria = {
-        name: _criteria_of(of, embedded) for name, of in outputs.items() if name != _EMBEDDED
-    }
+    criteria = {name: _criteria_of(of, embedded) for name, of in outputs.items()}
     results = {
         "chosen": _chosen(criteria),
         "candidates": {
@@ -337,16 +336,10 @@ def _write_results(out: Path) -> None:
                 "adapter_ratio": float(of.arrays["adapter_ratio"]),
                 "deviation_over_draws": of.deviation("draws", "stoch"),
                 "deviation_over_views": of.deviation("views", "stoch"),
+                "nll_difference": criteria[name].nll_difference.text(),
+                "malignant_auroc_difference": criteria[name].auroc_difference.text(),
+                "failed": criteria[name].failed,
             }
-            | (
-                {
-                    "nll_difference": criteria[name].nll_difference.text(),
-                    "malignant_auroc_difference": criteria[name].auroc_difference.text(),
-                    "failed": criteria[name].failed,
-                }
-                if name in criteria
-                else {}
-            )
             for name, of in outputs.items()
         },
     }

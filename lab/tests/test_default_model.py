@@ -111,6 +111,12 @@ def test_the_lowest_nll_is_chosen_and_a_general_backbone_within_a_hundredth_of_i
     assert choice(candidates)["chosen"] == chosen
 
 
+def test_a_candidate_that_passes_does_not_replace_a_better_model(
+    choice: Callable[..., dict[str, Any]],
+) -> None:
+    assert choice({"fine-tuned": with_loss(0.51)})["chosen"] == "embedded"
+
+
 def test_a_candidate_that_fails_is_not_chosen_for_its_nll(
     choice: Callable[..., dict[str, Any]],
 ) -> None:

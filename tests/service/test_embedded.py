@@ -66,7 +66,7 @@ def test_the_provenance_names_the_recipe_and_a_clean_commit(
 ) -> None:
     recipe = config.provenance["recipe"]
     assert recipe["data"]["split"] == "lesion-best-epoch"
-    assert (recipe["adapters"]["adapters"], recipe["adapters"]["rank"]) == (2, 20)
+    assert (recipe["adapters"]["adapters"], recipe["adapters"]["rank"]) == (4, 20)
     assert not config.provenance["commit"].endswith("-dirty")
     assert not config.backbone.provenance["commit"].endswith("-dirty")
 
@@ -76,7 +76,7 @@ def test_every_sample_count_has_a_threshold_from_held_out_lesions(
 ) -> None:
     assert config.sampler == "balanced"
     assert config.threshold(config.options()) is not None
-    for samples in (1, 2, 4, 8, 16, "auto"):
+    for samples in (1, 2, 4, 8, "auto"):
         assert config.threshold(config.options("stoch", samples)) is not None
     for threshold in config.thresholds:
         assert threshold.kept >= 0.95

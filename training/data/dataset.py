@@ -14,8 +14,8 @@ from training.data.images import ImageParts, OnBad
 from training.data.splits import FOLDS, Part, Split
 
 INTERVALS = (
-    "Brackets contain 95% intervals. They cover the choice of test images, not another training "
-    "seed, camera or clinic."
+    "Brackets contain 95% intervals over the choice of test images, not another training seed, "
+    "camera or clinic."
 )
 IMAGENET = "a part of ImageNet (Deng et al., CVPR 2009), for non-commercial research."
 PHOTOGRAPHS, DERMATOSCOPY = "everyday photographs", "dermatoscopic images"

@@ -458,7 +458,7 @@ EXPLANATION = message(
 )
 _CARD_NOTE = (
     "Sensitivity counts what is urgent, referred or unfamiliar; specificity counts what is not. "
-    "By group and in other precisions: `eulerlora policy show --performance`."
+    "By group and precision: `eulerlora policy show --performance`."
 )
 _GROUP_HEADER = (
     message("images"), message("sensitivity, {target}"), message("specificity"),
