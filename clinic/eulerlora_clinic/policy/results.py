@@ -4,6 +4,7 @@ The texts are the same in responses, on the page, in reports, on the terminal an
 and report they are in the language `t`, of all others in English.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -172,6 +173,12 @@ _CASES: Mapping[Unit, tuple[str, str]] = {
 _UNITS: Mapping[Unit, str] = {
     "lesion": message("lesions"), "group": message("groups"), "picture": message("pictures")
 }  # fmt: skip
+_SEEN_NOTE = re.compile(r"(training was shown|fits used) ([\d,]+) of its images")
+"""What `training.data.copies.named_with_seen` adds to the name of a data set."""
+_SEEN_NOTES = {
+    "training was shown": message("training was shown {n} of its images"),
+    "fits used": message("fits used {n} of its images"),
+}
 _SHARES: Mapping[Unit, str] = {
     "lesion": message("a share of {share} among new lesions"),
     "group": message("a share of {share} among new groups"),
@@ -621,8 +628,9 @@ def _group_row(one: MeasuredEvidence, group: GroupEvidence, t: Language) -> list
 
 
 def data_name(text: str, t: Language = ENGLISH) -> str:
-    """The name of a data set without that of its split, with the part of it in the language."""
-    return ", ".join(t(part) for part in text.split(", ") if not part.endswith(" split"))
+    """The name of a data set without that of its split, its part and its notes in the language."""
+    name = ", ".join(t(part) for part in text.split(", ") if not part.endswith(" split"))
+    return _SEEN_NOTE.sub(lambda note: t(_SEEN_NOTES[note[1]], n=note[2]), name)
 
 
 def _named(one: MeasuredEvidence, t: Language) -> str:

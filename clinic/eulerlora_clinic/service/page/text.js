@@ -55,7 +55,9 @@ export function shortened(description) {
 
 /** The name of a data set without that of its split. */
 export function dataName(text) {
-  return text.replace(/, [\w-]+ split\b/g, "").split(", ").map((part) => t(part)).join(", ");
+  return text.replace(/, [\w-]+ split\b/g, "").split(", ").map((part) => t(part)).join(", ")
+    .replace(/training was shown ([\d,]+) of its images/, (_, n) => t("training was shown {n} of its images", { n }))
+    .replace(/fits used ([\d,]+) of its images/, (_, n) => t("fits used {n} of its images", { n }));
 }
 
 /** The number and kind of passes: "8 sampled passes". */
