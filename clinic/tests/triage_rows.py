@@ -1,4 +1,4 @@
-"""Triage rows, as a run over a folder returns them."""
+"""Triage rows, as a run over a folder returns them, and the packaged policy."""
 
 import math
 from collections.abc import Sequence
@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from eulerlora_clinic.policy.policy import AnswerSummary, Policy
+from eulerlora_clinic.policy.policy import AnswerSummary, Policy, default_policy
 from eulerlora_clinic.policy.results import triage_result
 from eulerlora_clinic.report.ranking import RowProblem, TriageRow
 from eulerlora_contract.answers import ImageQuality, Prediction
+from eulerlora_contract.sampling import PRECISIONS
 from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
 
 CLASS_NAMES = {
@@ -24,6 +25,16 @@ CLASS_NAMES = {
 }
 CLASSES = tuple(CLASS_NAMES)
 REVISION = "sha256:" + "5f" * 32
+IN_BOTH_PRECISIONS = default_policy().model_copy(
+    update={
+        "evidence": tuple(
+            entry.model_copy(update={"options": entry.options.in_precision(precision)})
+            for entry in default_policy().evidence[:1]
+            for precision in PRECISIONS
+        )
+    }
+)
+"""The packaged policy, with the evidence of its first precision for each."""
 SHARP, BLURRED = (GOOD.model_copy(update={"sharpness": value}) for value in (85.0, 0.4))
 
 

@@ -152,7 +152,7 @@ def test_an_alarm_is_printed_and_has_exit_status_1(tmp_path: Path) -> None:
 
 def test_enough_lesions_establish_the_promise(tmp_path: Path) -> None:
     done = monitored(tmp_path / "o.csv", ["urgent"] * 200)
-    assert "verdict: no alarm: at most 0.05 is established" in done.out
+    assert "verdict: no alarm: at most 0.1 is established" in done.out
 
 
 def test_the_evidence_of_the_policy_is_the_default(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_the_evidence_of_the_policy_is_the_default(tmp_path: Path) -> None:
     path, outcomes = tmp_path / "o.csv", ["urgent"] * 50
     tolerated = 1 - policy.evidence[0].fit.routine.wanted
     neither = "is neither shown nor excluded"
-    done = monitored(path, outcomes)
+    done = monitored(path, outcomes[:20])
     assert "confirmed as mel" in done.out
     assert f"verdict: no alarm: more than {tolerated:.3g} {neither}" in done.out
     done = monitored(path, outcomes, "--wanted", "0.8", "--confidence", "0.9")

@@ -77,7 +77,7 @@ def critical_lesions(scores: Floats) -> PolicyInputs:
     return lesions(scores, *[np.ones(len(scores), bool)] * 2)
 
 
-TARGET = default_policy().target.model_copy(update={"urgent": 0.5})
+TARGET = default_policy().target.model_copy(update={"routine": 0.008, "urgent": 0.5})
 BOUND = SensitivityRule(0.95)
 
 
@@ -510,7 +510,7 @@ def test_a_fitted_policy_changes_thresholds_version_and_evidence_only(tmp_path: 
 
 def test_a_fit_removes_what_an_earlier_one_found_of_far_images(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
-    own.write_text(f"{default_policy_text()}\n[unfamiliar]\nfar = 40.0\nood = true\n")
+    own.write_text(default_policy_text())
     before = PolicyFile.read(own)
     assert before.policy.unfamiliar is not None
     assert fitted_file(before, own).unfamiliar is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clinic.tests.triage_rows import UNFAMILIAR
+from clinic.tests.triage_rows import IN_BOTH_PRECISIONS, UNFAMILIAR
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, stored_revision
 from eulerlora_clinic.policy.policy import (
     AnswerSummary,
@@ -136,18 +136,8 @@ def reference(rules: Policy, precision: str) -> PolicyReference:
     return triage_result(prediction, GOOD, decision, rules, {"nv": "naevus"}).policy
 
 
-def in_both_precisions() -> Policy:
-    """The packaged policy, with the evidence of its first precision for both."""
-    rules = default_policy()
-    exact = rules.evidence[0]
-    both = [
-        exact.model_copy(update={"options": exact.options.in_precision(one)}) for one in PRECISIONS
-    ]
-    return rules.model_copy(update={"evidence": tuple(both)})
-
-
 def test_an_answer_has_the_evidence_of_its_precision() -> None:
-    rules = in_both_precisions()
+    rules = IN_BOTH_PRECISIONS
     for evidence in rules.evidence:
         known = reference(rules, evidence.options.precision)
         assert (known.established, known.notice) == (True, None)
@@ -164,7 +154,7 @@ def test_an_answer_has_the_evidence_of_its_precision() -> None:
 def test_an_answer_in_a_precision_without_evidence_has_other_figures_and_says_so(
     missing: str,
 ) -> None:
-    rules = in_both_precisions()
+    rules = IN_BOTH_PRECISIONS
     (left,) = (one for one in rules.evidence if one.options.precision != missing)
     single = rules.model_copy(update={"evidence": (left,)})
     known, other = (reference(single, one) for one in (left.options.precision, missing))
@@ -326,7 +316,7 @@ def test_a_policy_without_measurement_has_no_tables() -> None:
 
 
 def test_the_text_has_all_tables_of_the_first_evidence_and_the_summary_of_the_others() -> None:
-    rules = in_both_precisions()
+    rules = IN_BOTH_PRECISIONS
     exact, rounded = (performance(rules, evidence) for evidence in rules.evidence)
     assert exact is not None and rounded is not None
     assert "8 views in float32" in exact.origin and "8 views in bfloat16" in rounded.origin
@@ -352,7 +342,7 @@ def test_the_documents_have_the_measured_performance_of_the_packaged_policy() ->
 
 
 def test_a_card_states_the_first_evidence_and_where_the_others_are() -> None:
-    section = card_section(in_both_precisions())
+    section = card_section(IN_BOTH_PRECISIONS)
     assert f"{stored_revision(DEFAULT_CHECKPOINT)}, in float32. 60 of 62 lesions" in section
     assert section.count("| PH2 (fits used 20 of its images), lesions |") == 1
     assert section.count("PH2") == section.count("107 of 188 lesions") == 1

@@ -3,19 +3,19 @@
 import json
 import re
 from collections.abc import Collection, Mapping
-from html import escape
 from importlib.resources import files
 
 import pytest
+from markupsafe import escape
 
+from clinic.tests.triage_rows import IN_BOTH_PRECISIONS as POLICY
 from eulerlora_clinic.language import languages
-from eulerlora_clinic.policy.policy import Policy, default_policy
+from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.policy.results import NOT_MEASURED, not_established, performance
 from eulerlora_clinic.service.page import page_files
 from eulerlora_contract.sampling import PRECISIONS, Precision
 from service.routes.files import PageFile, documentation_files
 
-POLICY = default_policy()
 LESIONS = POLICY.target.classes
 
 
