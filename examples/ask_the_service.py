@@ -60,26 +60,24 @@ client.close()
 # %% [markdown]
 # It prints:
 #
-#     nv 0.968
-#       bkl    0.015
-#       nv     0.968
-#       df     0.001
-#       mel    0.013
-#       vasc   0.001
-#       bcc    0.001
-#       akiec  0.001
-#     8 trajectories
-#     entropy 0.180, mutual information 0.0029
-#     another seed changes the entropy by 0.0045
-#     example-lesion.jpg: Refer, unfamiliar: False
-#     example-house.jpg: Urgent, unfamiliar: True
+#     nv 0.986
+#       bkl    0.005
+#       nv     0.986
+#       df     0.000
+#       mel    0.007
+#       vasc   0.000
+#       bcc    0.000
+#       akiec  0.000
+#     16 trajectories
+#     entropy 0.085, mutual information 0.0043
+#     another seed changes the entropy by 0.0067
+#     example-lesion.jpg: Routine, unfamiliar: False
+#     example-house.jpg: Unfamiliar, unfamiliar: True
 #     README.md: no result, unsupported_media
 #
-# (In float32; bfloat16 changes the third digit.) The lesion is `Refer` although `nv` is likely: the
-# policy is meant to miss few, and refers a lesion from a probability of 0.008 of `mel`, `bcc` and
-# `akiec` together; from 0.23 on it is `Urgent`. So is the house, with the remark that it is
-# `unfamiliar`: its features are far from those of the training pictures, and what the probabilities
-# are worth for it is unknown.
+# The lesion is `Routine`: the policy refers a lesion from a probability of 0.038 of `mel`, `bcc`
+# and `akiec` together; from 0.24 on it is `Urgent`. The house is `unfamiliar`: its features are far
+# from those of the training pictures, and what the probabilities are worth for it is unknown.
 #
 # Next: [is it sure?](is_it_sure.py) explains the numbers, [clients and
 # protocols](../docs/how-to/clients.md) every option of the client.

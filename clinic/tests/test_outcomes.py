@@ -118,7 +118,7 @@ def test_a_lesion_with_two_classes_is_an_error(tmp_path: Path) -> None:
 
 def test_the_alarm_is_set_when_the_lower_bound_exceeds_the_tolerated_share(tmp_path: Path) -> None:
     rows = lesions(*["urgent"] * 10, *["routine"] * 5, *["urgent"] * 400)
-    done = run("monitor", written(tmp_path, *rows))
+    done = run("monitor", written(tmp_path, *rows), "--wanted", "0.95")
     bounds = [sequential_lower_bound(missed, 10 + missed, 0.95) for missed in range(6)]
     first = next(missed for missed, bound in enumerate(bounds) if bound > 0.05)
     assert f"ALARM at lesion {10 + first}: " in done.err

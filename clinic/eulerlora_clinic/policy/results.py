@@ -173,6 +173,10 @@ _CASES: Mapping[Unit, tuple[str, str]] = {
 _UNITS: Mapping[Unit, str] = {
     "lesion": message("lesions"), "group": message("groups"), "picture": message("pictures")
 }  # fmt: skip
+_RULES = {
+    "none missed in calibration": message("none missed in calibration"),
+    "sensitivity = 0.95": message("sensitivity = 0.95"),
+}
 _SEEN_NOTE = re.compile(r"(training was shown|fits used) ([\d,]+) of its images")
 """What `training.data.copies.named_with_seen` adds to the name of a data set."""
 _SEEN_NOTES = {
@@ -279,7 +283,7 @@ def _fit_sentences(target: TargetRules, evidence: Evidence, t: Language) -> tupl
         bound=t.number(routine.lower_bound, 3),
         confidence=confidence,
         wanted=t.number(routine.wanted),
-        by_rule=" " + t('by the rule "{rule}"', rule=rule) if rule else "",
+        by_rule=" " + t('by the rule "{rule}"', rule=t(_RULES[rule])) if rule else "",
     )
     reached = t(
         "{hits} of {cases} at or above the urgent threshold of {threshold} are {target}",

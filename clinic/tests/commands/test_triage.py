@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from clinic.tests.runs import mel_policy, mel_policy_file, result_of
 from eulerlora_client import TriageClient
 from eulerlora_clinic.policy.policy import default_policy_text
-from eulerlora_clinic.policy.results import WARNING, policy_description
+from eulerlora_clinic.policy.results import policy_description
 from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult
 from tests.eulerlora_client.conftest import Reply, ScriptedServer, problem_reply
 from tests.eulerlora_client.runs import DETAILS, random_png
@@ -67,8 +67,8 @@ def test_every_image_of_a_folder_gets_a_decision(
     done = run("triage", folder, "--url", url, "--policy", policy, *outputs)
     assert done.status == 0, done.err
     assert ".txt: 1" in done.err
-    assert "3 files: " in done.out
-    assert " ".join(WARNING.split()) in " ".join(done.out.split())
+    assert "3 Dateien: " in done.out
+    assert "kein Medizinprodukt" in done.out
     rows, options = rows_in(file), mel_policy().evidence[0].options
     assert [Path(row["file"]).name for row in rows] == ["1.png", "2.png", "3.png"]
     assert report.read_text().count('<tbody class="result') == 3

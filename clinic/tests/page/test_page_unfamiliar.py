@@ -12,7 +12,7 @@ from tests.server_process import serving
 pytestmark = pytest.mark.browser
 
 SHIFTED = 4 * 8  # four blocks of the shift monitor
-SHOWN = {"too_small", "too_dark", "too_bright", "blurred", "unfamiliar"}
+SHOWN = {"too_small", "too_dark", "too_bright", "blurred", "unfamiliar", "far"}
 DIFFER = "The images here differ from those that the thresholds of tiny were checked on (home)."
 
 

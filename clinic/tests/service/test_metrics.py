@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -73,8 +74,11 @@ def test_dispositions_are_counted(client, png: bytes) -> None:
 
 
 def test_the_shift_metrics_have_the_state_of_each_signal(flags_all: Path, png: bytes) -> None:
-    model = EulerLoRA.load(flags_all, "cpu")
-    with TestClient(app_of(model, policy=mel_policy())) as client:
+    model, policy = EulerLoRA.load(flags_all, "cpu"), mel_policy()
+    four = replace(policy.evidence[0].options, samples=4)  # with a threshold
+    evidence = policy.evidence[0].model_copy(update={"options": four})
+    policy = policy.model_copy(update={"evidence": (evidence,)})
+    with TestClient(app_of(model, policy=policy)) as client:
         for number in range(32):
             triage(client, png, number)
         (signal,) = client.get("/models/tiny").json()["shift"]["signals"]

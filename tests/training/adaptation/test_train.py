@@ -479,7 +479,7 @@ def test_outliers_lower_the_confidence_on_similar_images_and_are_recorded(
     exposed, plain = (
         EulerLoRA.load(folder).predict(images, "stoch", samples=4) for folder in (out, trained)
     )
-    assert exposed.msp.mean() < 0.5 < plain.msp.mean()
+    assert exposed.msp.mean() < plain.msp.mean() - 0.1
     assert read_config(out).sampler == "balanced"
     provenance = read_config(out).provenance["outliers"]
     assert (provenance["images"], provenance["skipped"]["count"]) == (15, 0)
