@@ -5,12 +5,14 @@
 DIR has cifar10-jpeg.tar.xz and svhn/. The program makes the runs of the protocol in
 lab/docs/protocols.md, fixed before the first one: it tunes the methods in turn and trains each at
 its best rate and gain. A finished run is a line of FOLDER/methods.jsonl, with its logits in
-FOLDER/logits, and is not repeated. An interrupted run continues from its last epoch, to equal bits.
+FOLDER/logits, and is not repeated: with these a study continues on another machine. An interrupted
+run continues from its last epoch, to equal bits. Several processes may share a FOLDER.
 FOLDER/methods.npz has the losses and confidences of the test pictures for every finished row of the
 table and seed; `eulerlora_lab.adaptation_results` makes the tables of both files.
 """
 
 import argparse
+import fcntl
 import itertools
 import json
 import math
@@ -19,6 +21,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +41,8 @@ from eulerlora.nn.network import AdaptedVisionTransformer, Block, adapted_block
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Preprocessing
+from eulerlora_contract.output_files import atomic_write
+from eulerlora_lab.bfloat16 import fast_products
 from eulerlora_lab.methods.bayeslora import BayesLoRASettings
 from eulerlora_lab.methods.ensembles import LastLayerEnsembleSettings
 from eulerlora_lab.methods.heads import SNGPSettings
@@ -599,7 +604,8 @@ def _train_run(
 
 @dataclass(frozen=True)
 class Folder:
-    """What the program writes: lines of results, and of every run logits and perhaps weights."""
+    """What the program writes: lines of results and logits, which are kept, and in `unfinished` the
+    state and lock of a run, and weights to which methods are fitted."""
 
     path: Path
 
@@ -614,14 +620,29 @@ class Folder:
     def results(self) -> Results:
         return {StudyRun(**result["run"]): result for result in read_results(self.lines)}
 
-    def state(self, run: StudyRun) -> Path:
-        return self.path / f"{run.name}.state"
-
-    def weights(self, run: StudyRun) -> Path:
-        return self.path / "weights" / f"{run.name}.pt"
+    def unfinished(self, run: StudyRun, ending: str) -> Path:
+        folder = self.path / "unfinished"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{run.name}.{ending}"
 
     def logits(self, run: StudyRun) -> Path:
-        return self.path / "logits" / f"{run.name}.npz"
+        folder = self.path / "logits"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{run.name}.npz"
+
+    @contextmanager
+    def claimed(self, runs: Iterable[StudyRun]) -> Iterator[StudyRun | None]:
+        """Gives the first of the runs that no other process makes, and keeps others from it."""
+        for run in runs:
+            with self.unfinished(run, "lock").open("a") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                if run not in self.results():  # finished since the runs were listed
+                    yield run
+                    return
+        yield None
 
     def read_logits(self, runs: Iterable[StudyRun], part: str, mode: str) -> Tensor:
         """Logits (n, trajectories of all runs, classes)."""
@@ -638,24 +659,18 @@ def _run_result(
         arm = replace(arm, method=arm.options[run.option])
     network = _network_of(run, arm, backbone, pictures.classes)
     images, validation = pictures.training(run.seed), pictures.part("validation")
-    settings = AdapterTraining(
-        epochs=EPOCHS,
-        batch_size=BATCH,
-        samples=1,
-        sampling=arm.sampling,
-        adapter_dropout=arm.dropout,
-    )
-    weights = torch.ones(pictures.classes)
-    objective = AdapterObjective(network, settings, weights, image_count=IMAGES)
+    objective = _objective(network, arm, pictures.classes)
     result: dict[str, Any] = {"run": asdict(run)}
     started = time.process_time()
     if arm.fitted:
-        trained = replace(run, arm="lora", option=None)
-        for name, value in torch.load(folder.weights(trained), weights_only=True).items():
+        of_lora = _lora_weights(replace(run, arm="lora", option=None), backbone, pictures, folder)
+        for name, value in of_lora.items():
             network.get_parameter(name).data.copy_(value)
         is_finite = True
     else:
-        curve, seconds = _train_run(run, network, objective, images, folder.state(run))
+        curve, seconds = _train_run(
+            run, network, objective, images, folder.unfinished(run, "state")
+        )
         result |= {"curve": curve, "cpu_s": round(seconds)}
         is_finite = math.isfinite(curve[-1]["loss"])
         started = time.process_time()
@@ -666,32 +681,60 @@ def _run_result(
         result["fit_cpu_s"] = round(time.process_time() - started)
         result["fitted"] = network.method.settings.model_dump(mode="json")
     started = time.process_time()
-    trained_values = {n: p.detach() for n, p in network.named_parameters() if p.requires_grad}
-    result["sha256"] = tensors_sha256(trained_values)
-    if run.arm == "lora" and run.member == 0:
-        folder.weights(run).parent.mkdir(exist_ok=True)
-        torch.save(trained_values, folder.weights(run))
+    result["sha256"] = tensors_sha256(_trained(network))
     rows = [row for row in ROWS.values() if row.arm == run.arm and run.member < row.members]
     if run.stage == "tuning":
         rows = [row for row in rows if arm.fitted or not row.tuned_as]
     parts = ("validation",) if run.stage == "tuning" else ("validation", "test", "svhn")
-    logits: dict[str, Any] = {
-        f"{part}-{row.mode}": _logits_of(network, arm, pictures.part(part)[0], row.samples).numpy()
-        for row in {row.mode: row for row in rows}.values()
-        for part in parts
-    }
-    folder.logits(run).parent.mkdir(exist_ok=True)
-    np.savez(folder.logits(run), **logits)
+    logits: dict[str, Any] = {}
+    for row, part in itertools.product({row.mode: row for row in rows}.values(), parts):
+        values = _logits_of(network, arm, pictures.part(part)[0], row.samples)
+        if part == "svhn":  # no temperature is fitted to them: their mean is all that is read
+            values = _mean_log_probabilities(values).unsqueeze(1)
+        logits[f"{part}-{row.mode}"] = values.numpy().astype(np.float16)
+    np.savez_compressed(folder.logits(run), **logits)
     result["validation"] = {}
     for row in rows:
         members = [replace(run, member=member) for member in range(row.members)]
-        if row.members > 1 and run.member == row.members - 1:
+        if run.stage == "tuning" and run.member == row.members - 1 > 0:
             of_members = folder.read_logits(members, "validation", row.mode)
             result["validation"][f"{row.mode}-members"] = _nll(of_members, validation[1])
         own = folder.read_logits([run], "validation", row.mode)
         result["validation"][row.mode] = _nll(own, validation[1])
     result["evaluation_cpu_s"] = round(time.process_time() - started)
     return result
+
+
+def _objective(network: AdaptedVisionTransformer, arm: Arm, classes: int) -> AdapterObjective:
+    settings = AdapterTraining(
+        epochs=EPOCHS,
+        batch_size=BATCH,
+        samples=1,
+        sampling=arm.sampling,
+        adapter_dropout=arm.dropout,
+    )
+    return AdapterObjective(network, settings, torch.ones(classes), image_count=IMAGES)
+
+
+def _trained(network: AdaptedVisionTransformer) -> dict[str, Tensor]:
+    return {n: p.detach() for n, p in network.named_parameters() if p.requires_grad}
+
+
+def _lora_weights(
+    run: StudyRun, backbone: Path, pictures: _Pictures, folder: Folder
+) -> Mapping[str, Tensor]:
+    """The trained tensors of a run of `lora`, which is repeated once for the methods fitted to it:
+    only its logits are kept."""
+    path = folder.unfinished(run, "pt")
+    if not path.exists():
+        arm = ARMS[run.arm]
+        network = _network_of(run, arm, backbone, pictures.classes)
+        objective = _objective(network, arm, pictures.classes)
+        images = pictures.training(run.seed)
+        _train_run(run, network, objective, images, folder.unfinished(run, "state"))
+        torch.save(_trained(network), path)
+    weights: Mapping[str, Tensor] = torch.load(path, weights_only=True)
+    return weights
 
 
 def _nll(logits: Tensor, labels: Tensor) -> float:
@@ -709,7 +752,8 @@ def collect(folder: Folder, labels: Mapping[str, Tensor]) -> None:
             if members and all(run in results for run in members):
                 values = _picture_values(folder, row, members, labels)
                 arrays |= {f"{name}/{seed}/{key}": value for key, value in values.items()}
-    np.savez_compressed(folder.pictures, **arrays)
+    with atomic_write(folder.pictures) as partial, partial.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def _picture_values(
@@ -746,6 +790,12 @@ def processor() -> str:
     return models[0] if models else platform.processor()
 
 
+def _is_ready(run: StudyRun, results: Results) -> bool:
+    """False if another process still trains a member with which a tuning run is measured."""
+    earlier = (replace(run, member=member) for member in range(run.member))
+    return run.stage != "tuning" or all(member in results for member in earlier)
+
+
 def _make_runs(folder: Folder, data: Path, backbone: Path) -> bool:
     """Makes all runs that have no line; False if some of them failed."""
     commit = subprocess.run(
@@ -765,22 +815,27 @@ def _make_runs(folder: Folder, data: Path, backbone: Path) -> bool:
     failed: set[StudyRun] = set()
     while True:
         results = folder.results()
-        pending = [run for run in _planned_runs(results) if run not in {*results, *failed}]
-        if not pending:
-            break
-        run = pending[0]
-        print(f"{time.strftime('%F %T')} {run.name}, {len(pending)} planned", flush=True)
-        started = time.monotonic()
-        try:
-            result = _run_result(run, backbone, pictures, folder)
-        except Exception:  # the other methods do not wait for a person
-            traceback.print_exc()
-            failed.add(run)
-            continue
-        result |= {"wall_s": round(time.monotonic() - started), **facts}
-        with folder.lines.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
-        folder.state(run).unlink(missing_ok=True)
+        pending = [
+            run
+            for run in _planned_runs(results)
+            if run not in {*results, *failed} and _is_ready(run, results)
+        ]
+        with folder.claimed(pending) as run:
+            if run is None:
+                break
+            print(f"{time.strftime('%F %T')} {run.name}, {len(pending)} planned", flush=True)
+            started = time.monotonic()
+            try:
+                with fast_products():
+                    result = _run_result(run, backbone, pictures, folder)
+            except Exception:  # the other methods do not wait for a person
+                traceback.print_exc()
+                failed.add(run)
+                continue
+            result |= {"wall_s": round(time.monotonic() - started), **facts}
+            with folder.lines.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+            folder.unfinished(run, "state").unlink(missing_ok=True)
         if run.stage == "claims":
             labels = {part: pictures.part(part)[1] for part in ("validation", "test")}
             collect(folder, labels)

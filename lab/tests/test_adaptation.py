@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,17 @@ def test_stored_values_give_the_metrics_of_the_mean_probability(
     assert ensemble["confidence"] == pytest.approx(probabilities.max(-1), rel=1e-5)
     assert (ensemble["right"] == (probabilities.argmax(-1) == labels)).all()
     assert values["ensemble-2/0/temperature"] > 0
+
+
+def test_processes_that_share_a_folder_make_every_run_once(tmp_path: Path) -> None:
+    folder = adaptation.Folder(tmp_path)
+    runs = [adaptation.StudyRun("claims", "lora", 0.3, 1e-3, 0, member) for member in range(2)]
+    with folder.claimed(runs) as first, folder.claimed(runs) as second:
+        assert [first, second] == runs
+        with folder.claimed(runs) as third:
+            assert third is None
+    with folder.claimed(runs) as run:
+        assert run == runs[0]
+    folder.lines.write_text(json.dumps({"run": asdict(runs[0])}) + "\n")
+    with folder.claimed(runs) as run:
+        assert run == runs[1]
