@@ -94,7 +94,7 @@ def _report_html(
     """Yields the parts of a self-contained HTML page with the rows, the most urgent first."""
     t = t.with_messages(results.answer_texts(policy, t))
     ranked_rows = ranked(rows)
-    names: dict[str, str] = {}
+    first_rows, names = first_of_lesions(ranked_rows), dict[str, str]()
     for row in ranked_rows:
         if row.result is not None:
             names |= {code: t(name) for code, name in row.result.class_names.items()}
@@ -107,8 +107,8 @@ def _report_html(
         .get_template("report.html.j2")
         .generate(
             rows=ranked_rows,
-            counts=counts_by_status(ranked_rows),
-            lesions=len(first_of_lesions(ranked_rows)),
+            counts=counts_by_status(first_rows),
+            lesions=len(first_rows),
             name_ranks={name: rank for rank, name in enumerate(by_name)},
             settings_counts=settings_counts,
             policy=policy,

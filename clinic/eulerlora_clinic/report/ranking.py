@@ -145,7 +145,8 @@ def with_lesions(rows: Sequence[TriageRow]) -> list[TriageRow]:
 def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:
     """Names the rows and sorts them by urgency, target probability, entropy and name.
 
-    The rows of a lesion are together, where the first of them is.
+    An image that is unlike all that the model knows comes last of its group. The rows of a lesion
+    are together, where the first of them is.
     """
     names = [str(row.path) for row in rows]
     with suppress(ValueError):  # no paths, absolute and relative ones, or two slashes at the start
@@ -153,11 +154,12 @@ def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:
         names = [str(row.path.relative_to(folder) if folder else row.path) for row in rows]
     named = [replace(row, name=name) for row, name in zip(with_lesions(rows), names, strict=True)]
 
-    def key(row: TriageRow) -> tuple[float, float, float, str, str]:
+    def key(row: TriageRow) -> tuple[float, float, bool, float, str, str]:
         shown = row.shown
         target = math.inf if shown.target is None else -shown.target
         entropy = math.inf if shown.figures is None else -shown.figures.entropy
-        return -urgency(row.status), target, entropy, row.name.casefold(), row.name
+        is_far = any(reason.code == Reason.FAR for reason in shown.reasons)
+        return -urgency(row.status), target, is_far, entropy, row.name.casefold(), row.name
 
     rows_of_lesions: dict[str | int, list[TriageRow]] = {}
     for place, row in enumerate(sorted(named, key=key)):

@@ -35,9 +35,9 @@ def broken(name: str) -> Upload:
     return upload(name, lesion_file()[:3000])
 
 
-def fractal() -> Upload:
+def fractal(name: str = "fractal.png", size: tuple[int, int] = (400, 300)) -> Upload:
     """An image unlike any training image."""
-    drawn = Image.effect_mandelbrot((400, 300), (-2, -1.5, 1, 1.5), 100).convert("RGB")
+    drawn = Image.effect_mandelbrot(size, (-2, -1.5, 1, 1.5), 100).convert("RGB")
     buffer = BytesIO()
     drawn.save(buffer, "PNG")
-    return upload("fractal.png", buffer.getvalue(), "image/png")
+    return upload(name, buffer.getvalue(), "image/png")

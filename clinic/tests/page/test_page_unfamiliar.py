@@ -62,6 +62,26 @@ def test_an_unfamiliar_image_of_another_model_has_no_percentage(go) -> None:
         assert "%" not in shown_text(visit.page)
 
 
+def test_unfamiliar_rows_say_why_on_a_phone_and_far_ones_are_the_last(go) -> None:
+    def answer(route: Any) -> None:
+        response = route.fetch()
+        body = response.json()
+        if body["quality"]["width"] == 400:  # the house
+            body["reasons"].append({"code": "far", "words": REASONS["far"]})
+        else:
+            body["reasons"] = [one for one in body["reasons"] if one["code"] != "far"]
+        route.fulfill(response=response, json=body)
+
+    with go(width=390) as visit:
+        visit.page.route("**/triage?*", answer)
+        visit.add(fractal("a house.png"), fractal("few pixels.png", (90, 70)))
+        visit.wait(2)
+        rows = visit.page.locator(".group[data-state=unfamiliar] .row")
+        expect(rows.locator(".row-name")).to_have_text(["few pixels.png", "a house.png"])
+        expect(rows.locator(".row-note").first).to_be_visible()
+        expect(rows.first).to_contain_text(REASONS["unfamiliar"])
+
+
 @pytest.mark.slow
 def test_a_notice_tells_that_images_differ_from_the_calibration(go, flags_all) -> None:
     with serving(flags_all) as server:

@@ -400,6 +400,8 @@ def test_an_image_of_a_lesion_names_it_with_its_status(write: Write, policy: Pol
     texts = [text_of(part) for part in results(document)]
     assert ["Lesion <7> , 2 images: Urgent" in text for text in texts] == [True, True]
     assert "2 images of 1 lesion" in text_of(document)
+    assert "1 Urgent" in text_of(document)  # a lesion counts once, as its most urgent image
+    assert "0 Routine" in text_of(document)
     other = replace(routine, lesion=None)
     document = write([replace(routine, lesion="<7>"), replace(urgent, lesion="<7>"), other])
     assert "3 images of 2 lesions" in text_of(document)  # as the page counts them

@@ -69,6 +69,19 @@ def test_the_line_of_an_unfamiliar_image_has_no_figure_and_no_class() -> None:
     assert line.split() == ["Unfamiliar", "unfamiliar", "house.png"]
 
 
+def test_an_image_far_from_all_that_the_model_knows_is_the_last_of_the_unfamiliar_ones() -> None:
+    known, far = (Reason.UNFAMILIAR,), (Reason.UNFAMILIAR, Reason.FAR)
+    rows = []
+    for name, reasons in (("a house.png", far), ("a lesion.png", known)):
+        row = decided(name, Disposition.UNFAMILIAR, 0.2, *reasons)
+        assert row.result is not None
+        prediction = row.result.prediction.model_copy(update={"unfamiliar": True})
+        result = row.result.model_copy(update={"prediction": prediction})
+        rows.append(TriageRow(row.path, result))
+    text = printed(rows)
+    assert text.index("a lesion.png") < text.index("a house.png")
+
+
 def test_a_lesion_has_the_line_of_its_most_urgent_image() -> None:
     rows = [replace(row, lesion=str(number % 2)) for number, row in enumerate(ROWS)]
     lines = [line for line in printed([*rows, ROWS[0]]).splitlines() if ".png" in line]

@@ -92,6 +92,11 @@ export class Item {
     return (this.result && shown(this.result).target)?.probability ?? -1;
   }
 
+  /** Unlike all that the model knows. */
+  get isFar() {
+    return this.result !== null && this.result.reasons.some(({ code }) => code === "far");
+  }
+
   /** @param {"queued" | "running"} state */
   wait(state, progress) {
     [this.state, this.progress, this.problem] = [state, progress, null];

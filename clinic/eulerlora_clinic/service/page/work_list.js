@@ -216,6 +216,7 @@ function lesionsOf(items) {
     (one, other) =>
       GROUPS.indexOf(one.status) - GROUPS.indexOf(other.status) ||
       other.target - one.target ||
+      one.isFar - other.isFar ||
       one.name.localeCompare(other.name, undefined, { numeric: true }),
   );
   const lesions = new Map(); // text or item -> items
