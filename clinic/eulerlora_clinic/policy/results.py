@@ -464,7 +464,7 @@ EXPLANATION = message(
     "urgent of its images decides. One of the target is seen if an image of it is unfamiliar or "
     "reaches the routine threshold; unfamiliar means that the model does not know such images and "
     "a person has to look at it. Specificity is the share of the others without any such image. "
-    "The last column is the share of the target among those with an urgent image. Brackets contain "
+    "The last figure is the share of the target among those with an urgent image. Brackets contain "
     "95% intervals, which are exact unless lesions share a group. Image quality is not considered."
 )
 _CARD_NOTE = (

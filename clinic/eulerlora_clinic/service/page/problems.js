@@ -111,7 +111,7 @@ const ADVICE = {
   invalid_upload: t("Export or take the image again and add it."),
   unreadable_file: t("Add the file again."),
   file_gone: t("Add the file again."),
-  unusable_image: t("Export or take the image again and add it."),
+  unusable_image: t("A damaged, animated, very small or very large image cannot be used. Export or take the image again and add it."),
   quota_exceeded: t("The rate limit of this key is reached."),
   overloaded: t("The server is busy; the image is not the cause."),
   not_ready: t("The server is starting or stopping; the image is not the cause."),
