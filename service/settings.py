@@ -178,7 +178,9 @@ class LifeSettings(Settings):
     probe_interval_s: _Seconds = 30
     """Between two health checks."""
     probe_timeout_s: _Seconds = 30
-    """For the answer to a health check; a later one ends the process."""
+    """For the answer to a health check; a later one is a warning in the log. Three times without
+    any answer end the process, except during a reload.
+    """
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 0
     """Requests are still accepted for this time after SIGTERM (`--drain-s`)."""
     grace_s: _Seconds = 60

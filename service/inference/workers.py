@@ -116,6 +116,9 @@ class InferenceWorkers:
         on_fatal: Called once if the device is lost; no batch runs after that, and every item gets
             NotReady.
         workers: The number of batches that run at the same time.
+
+    Attributes:
+        last_result_at: Of a pass, on the monotonic clock; 0 before the first.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class InferenceWorkers:
         on_fatal: Callable[[Exception], None],
         workers: int = 1,
     ) -> None:
+        self.last_result_at = 0.0
         self._queue = queue
         self._max_batch_s = max_batch_s
         self._on_batch = on_batch
@@ -191,6 +195,7 @@ class InferenceWorkers:
             if isinstance(output, Problem):
                 ticket.resolve(output)
             else:
+                self.last_result_at = started_at + seconds
                 queued_s = started_at - ticket.queued_at
                 ticket.resolve(InferenceResult(output, queued_s, seconds))
 

@@ -96,6 +96,7 @@ class Lifecycle:
         self._threads = torch.get_num_threads()
         self._checked: list[CheckedModel] = []
         self._started, self._reload = asyncio.Event(), asyncio.Event()
+        self._reloading = False
         self.phase: _Phase = "starting"
         self.failure: str | None = None
         self._lock = threading.RLock()  # a signal handler may run while this thread holds it
@@ -203,7 +204,10 @@ class Lifecycle:
                     self.serve(models)
                     self.on_ready()
                     self._started.set()
-                    await asyncio.gather(self._probe_forever(infer), self._reload_forever(infer))
+                    progress = partial(self._progress, inference)
+                    await asyncio.gather(
+                        self._probe_forever(infer, progress), self._reload_forever(infer)
+                    )
         except (EulerLoRAError, OSError) as error:
             self.fail(str(error))
         except Exception as error:
@@ -250,31 +254,39 @@ class Lifecycle:
     def _loaded(self) -> list[InferenceModel]:
         return [checked.model for checked in self._checked]
 
-    async def _check_health(self, infer: Infer, timeout_s: float | None) -> bool:
+    async def _check_health(
+        self, infer: Infer, timeout_s: float | None, progress: Callable[[], object] = lambda: None
+    ) -> bool:
         """Checks all models until one is unhealthy; stores its failure."""
         for checked in tuple(self._checked):
-            fault = await checked.fault(infer, timeout_s)
+            fault = await checked.fault(infer, timeout_s, progress)
             if fault is not None:
                 self.fail(fault)
                 return False
         return True
 
-    async def _probe_forever(self, infer: Infer) -> None:
+    async def _probe_forever(self, infer: Infer, progress: Callable[[], object]) -> None:
         life, healthy = self._settings.life, True
         while healthy:
             await asyncio.sleep(life.probe_interval_s)
-            healthy = await self._check_health(infer, life.probe_timeout_s)
+            healthy = await self._check_health(infer, life.probe_timeout_s, progress)
+
+    def _progress(self, inference: InferenceWorkers) -> object:
+        # During a reload, the first pass of a compiled model may take minutes.
+        return object() if self._reloading else inference.last_result_at
 
     async def _reload_forever(self, infer: Infer) -> None:
         while True:
             await self._reload.wait()
             self._reload.clear()
+            self._reloading = True
             self.last_reload_successful = True
             serve = partial(self._serve_revision, infer)
             for index, checked in enumerate(self._checked):
                 self._checked[index] = await self._reloaded("model", checked, serve)
             if self.shadow is not None:
                 self.shadow = await self._reloaded("shadow of", self.shadow, self._check_shadow)
+            self._reloading = False
 
     async def _serve_revision(self, infer: Infer, new: CheckedModel) -> None:
         fault = await new.fault(infer, timeout_s=None)

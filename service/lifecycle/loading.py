@@ -40,9 +40,10 @@ from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PrecisionChoice, RuntimeChoice
 from service.inference.engine import InferenceItem, ServedModel
+from service.settings import VARIABLE_PREFIX
 
 _MAX_CARD_BYTES = 1_000_000
-_WAITS_PER_TIMEOUT = 4  # of a health check
+_MAX_IDLE_PERIODS = 3  # of a health check
 _RETRY_INTERVAL_S = 0.1  # of a health check without memory
 _MAX_RETRIES = 100  # of one without a timeout
 _NAMED = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
@@ -182,26 +183,35 @@ class CheckedModel:
             )
         return loaded
 
-    async def fault(self, infer: Infer, timeout_s: float | None) -> str | None:
+    async def fault(
+        self, infer: Infer, timeout_s: float | None, progress: Callable[[], object] = lambda: None
+    ) -> str | None:
         """Why the model is unhealthy, in one line, or None if it gives its known answer.
 
-        Retries after OutOfMemory, since other requests may have taken the memory, until the
-        timeout.
+        A late answer is logged, since a busy machine is slow; it is a fault once nothing else was
+        answered either. Retries after OutOfMemory, since other requests may have taken the memory.
 
         Args:
             infer: Uses the queue of the requests.
             timeout_s: For all draws together; None for no limit, but then `_MAX_RETRIES` at most.
+            progress: Changes with every answer; `_MAX_IDLE_PERIODS` timeouts without are a fault.
         """
         retries = _MAX_RETRIES if timeout_s is None else sys.maxsize
         answering = asyncio.create_task(_known_answers(self, infer, retries))
+        idle, before = 0, progress()
         try:
             # Several waits: one ends at once if the process was suspended, as by `docker pause`.
-            for _ in range(_WAITS_PER_TIMEOUT):
-                await asyncio.wait(
-                    [answering], timeout=timeout_s and timeout_s / _WAITS_PER_TIMEOUT
+            while not (await asyncio.wait([answering], timeout=timeout_s))[0]:
+                now = progress()
+                idle, before = idle + 1 if now == before else 0, now
+                late = (
+                    f"model {self.served.name}: no known answer within {timeout_s:g} s "
+                    f"({VARIABLE_PREFIX}LIFE__PROBE_TIMEOUT_S): the machine is overloaded, or the "
+                    "device hangs"
                 )
-            if not answering.done():
-                return f"model {self.served.name}: no known answer within {timeout_s:g} s"
+                if idle == _MAX_IDLE_PERIODS:
+                    return late
+                logger.warning("%s", late)
             fault = self.known.fault(await answering, self.model.precision)
         except Exception as error:
             return f"model {self.served.name}: no known answer ({type(error).__name__}: {error})"

@@ -104,8 +104,11 @@ def test_a_batch_does_not_run_again_on_a_lost_device() -> None:
 def test_the_cause_of_a_failure_is_logged_but_not_part_of_the_problem(caplog) -> None:
     harness = WorkersHarness()
     with harness.workers.running():
-        _, (result,) = run_together(harness, [1], lambda _: ValueError("a secret"))
+        first, (result,) = run_together(harness, [1], lambda _: ValueError("a secret"))
+        assert values_of([first]) == [9]
+        before = harness.workers.last_result_at
         assert code_of(result) == "model_failure"
+        assert harness.workers.last_result_at == before
     assert "a secret" not in str(result.exception())
     assert "a secret" in caplog.text
 
@@ -201,6 +204,7 @@ def test_a_result_has_the_times_in_the_queue_and_in_the_batch(harness: WorkersHa
     blocked_from = time.monotonic()
     threading.Event().wait(0.1)
     blocked_s = time.monotonic() - blocked_from
+    assert harness.workers.last_result_at == 0
     harness.engine.gate.set()
     one, two = first.result(TIMEOUT_S), second.result(TIMEOUT_S)
     total_s = time.monotonic() - started
@@ -208,6 +212,7 @@ def test_a_result_has_the_times_in_the_queue_and_in_the_batch(harness: WorkersHa
     assert blocked_s <= two.queued_s <= total_s
     assert 0 <= one.queued_s <= total_s - one.ran_s
     assert 0 <= two.ran_s <= total_s - two.queued_s
+    assert started + blocked_s <= harness.workers.last_result_at <= started + total_s
 
 
 def test_workers_run_at_the_same_time_and_do_not_wait_for_each_other() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import math
 import shutil
 import signal
 import threading
@@ -44,6 +45,7 @@ class Inference:
     def __init__(self, infer: Callable[..., Awaitable[Tensor]], events: list[str]) -> None:
         self.infer = infer
         self.events = events
+        self.last_result_at = math.nan  # not equal to itself, as after an answer
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -73,15 +75,20 @@ class Harness:
     events: list[str] = field(default_factory=list)
     infer: Callable[..., Awaitable[Tensor]] = infer
     lifecycle: Lifecycle = field(init=False)
+    inference: Any = field(init=False)
 
     def revision(self, name: str) -> str:
         return self.lifecycle.models[name].model.revision
 
     @asynccontextmanager
     async def running(
-        self, *sources: Path | CheckpointSource, probe_interval_s: float = 1000, **parts: Any
+        self,
+        *sources: Path | CheckpointSource,
+        probe_interval_s: float = 1000,
+        probe_timeout_s: float = TIMEOUT_S,
+        **parts: Any,
     ) -> AsyncIterator[Lifecycle]:
-        life = {"probe_interval_s": probe_interval_s, "probe_timeout_s": TIMEOUT_S}
+        life = {"probe_interval_s": probe_interval_s, "probe_timeout_s": probe_timeout_s}
         decoder: Any = WorkingDecoder()
         self.lifecycle = Lifecycle(
             ServiceSettings.model_validate({"life": life, "max_batch_rows": 1}),
@@ -92,8 +99,8 @@ class Harness:
         self.lifecycle.on_ready = lambda: self.events.append(
             f"ready with {', '.join(self.lifecycle.models)}"
         )
-        inference: Any = Inference(self.infer, self.events)
-        async with self.lifecycle.running(inference):
+        self.inference = Inference(self.infer, self.events)
+        async with self.lifecycle.running(self.inference):
             yield self.lifecycle
 
 
@@ -199,6 +206,35 @@ async def test_a_model_that_breaks_later_fails_the_next_probe(
         await until(lambda: harness.lifecycle.phase == "stopping")
         assert harness.events[-1] != "ended"  # accepted requests still get a response
     assert "model tiny: the known answer is wrong" in str(harness.lifecycle.failure)
+
+
+async def test_a_model_that_no_longer_answers_ends_the_service_but_not_during_a_reload(
+    harness: Harness, checkpoint_folder: Path, caplog
+) -> None:
+    loading, gate = threading.Event(), threading.Event()
+
+    def load(source: CheckpointSource, others: Any) -> Any:
+        if harness.lifecycle.phase == "ready":
+            loading.set()
+            assert gate.wait(TIMEOUT_S)
+        return source.load(others)
+
+    async def hang(*_: object) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    late = {"probe_interval_s": 0.01, "probe_timeout_s": 0.01}
+    async with harness.running(checkpoint_folder, load=load, **late) as lifecycle:
+        await until(lambda: lifecycle.phase == "ready")
+        signal.raise_signal(signal.SIGHUP)
+        await until(loading.is_set)
+        harness.inference.infer, harness.inference.last_result_at = hang, 1.0
+        caplog.clear()
+        await until(lambda: caplog.text.count("no known answer within 0.01 s") > 5)
+        assert lifecycle.phase == "ready"
+        gate.set()
+        await until(lambda: lifecycle.phase == "stopping")
+    assert "no known answer within 0.01 s" in str(lifecycle.failure)
 
 
 def replace_folder(folder: Path, new: Path) -> None:

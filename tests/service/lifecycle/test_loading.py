@@ -348,7 +348,7 @@ async def fail(*_: object) -> Tensor:
 @pytest.mark.parametrize(
     ("infer", "timeout_s", "fault"),
     [
-        (never_answer, 0.05, "model tiny: no known answer within 0.05 s"),
+        (never_answer, 0.05, "EULERLORA_SERVE_LIFE__PROBE_TIMEOUT_S"),
         (fail, TIMEOUT_S, "CUDA error"),
     ],
 )
@@ -356,18 +356,29 @@ def test_the_reason_of_a_missing_answer_is_reported(checked, infer, timeout_s, f
     assert fault in str(asyncio.run(checked.fault(infer, timeout_s)))
 
 
-def test_a_suspension_of_the_process_is_not_a_timeout(
-    checked, infer_correctly, monkeypatch
+@pytest.mark.parametrize(
+    ("timeouts", "progress", "faults"),
+    [(1, int, 0), (2, int, 0), (3, int, 1), (9, object, 0)],
+    ids=["a suspension", "late", "nothing is answered", "others are answered"],
+)
+def test_a_late_answer_is_a_fault_only_while_nothing_else_is_answered(
+    checked, infer_correctly, monkeypatch, caplog, timeouts, progress, faults
 ) -> None:
+    left = iter(range(timeouts))
+
     async def infer(_: ServedModel, item: InferenceItem) -> Tensor:
-        # Not the clock of this process, by which servers of other tests wait.
-        later = asyncio.get_running_loop().time() + 3600
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later)
-        await asyncio.sleep(0)  # timeouts that have elapsed fire
-        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        for _ in left:
+            # Not the clock of this process, by which servers of other tests wait.
+            later = loop.time() + 3600
+            monkeypatch.setattr(loop, "time", lambda later=later: later)
+            for _ in range(5):
+                await asyncio.sleep(0)  # timeouts that have elapsed fire
         return infer_correctly(item)
 
-    assert asyncio.run(checked.fault(infer, TIMEOUT_S)) is None
+    fault = asyncio.run(checked.fault(infer, TIMEOUT_S, progress))
+    assert (fault is not None) == faults
+    assert caplog.text.count("no known answer within 120 s") == timeouts - faults
 
 
 def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
