@@ -18,6 +18,7 @@ from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.engine import DeviceFailed, InferenceItem, ServedModel
 from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket
+from service.settings import VARIABLE_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +215,8 @@ class InferenceWorkers:
             passes = self._pass_started_at.copy().items()
             checks = {running: checks.get(running, 0) + 1 for running in passes}
             if max(checks.values(), default=0) > _CHECKS_PER_LIMIT:
-                self._fail(DeviceFailed(f"a pass takes more than {self._max_batch_s:g} s"))
+                limit = f"{self._max_batch_s:g} s ({VARIABLE_PREFIX}MAX_BATCH_S)"
+                self._fail(DeviceFailed(f"a pass takes more than {limit}"))
 
     def _fail(self, error: Exception) -> None:
         with self._lock:

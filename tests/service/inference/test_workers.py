@@ -245,7 +245,7 @@ def test_a_hung_pass_in_one_worker_is_a_lost_device_while_another_worker_runs() 
         assert not harness.engine.gate.is_set()
     harness.engine.gate.set()  # the late end of the hung pass has no effect
     assert len(harness.fatal) == 1
-    assert "0.05 s" in str(harness.fatal[0])
+    assert "0.05 s (EULERLORA_SERVE_MAX_BATCH_S)" in str(harness.fatal[0])
 
 
 def test_a_pass_is_not_hung_because_the_process_was_suspended(monkeypatch) -> None:
