@@ -181,7 +181,7 @@ def compare_command(
 
     RUN is the output folder of a training, or a folder written by `evaluate --out`. Runs whose
     recipes differ in the seed alone are one method: mean and standard deviation. The differences
-    have paired intervals for new images and seeds.
+    are those of the seeds that both methods have, with paired intervals for new images and seeds.
     """
     # These import torch and matplotlib.
     from eulerlora_contract.output_files import check_free, new_folder  # noqa: PLC0415

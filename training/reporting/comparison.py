@@ -84,8 +84,10 @@ class Arm:
     runs: tuple[_Run, ...]
 
     @property
-    def seeds(self) -> tuple[int | None, ...]:
-        return tuple(run.report.method.seed for run in self.runs)
+    def by_seed(self) -> Mapping[int | Path, _Run]:
+        """The runs by seed, by folder if the seed is not recorded."""
+        seeds = ((run.report.method.seed, run) for run in self.runs)
+        return {run.folder if seed is None else seed: run for seed, run in seeds}
 
     def values(self, metric: str) -> list[float]:
         """Of each run; empty if the sets do not define the metric."""
@@ -170,18 +172,37 @@ def compare_runs(
     chosen = arms[folders[0] if reference is None else reference][-1]
     clusters = cluster_indices(images[TEST].clusters)
     results = [
-        endpoint_result(
-            metric,
-            arm.name,
-            chosen.name,
-            *(np.stack([run.metrics[metric] for run in side.runs]) for side in (arm, chosen)),
-            paired=arm.seeds == chosen.seeds and None not in arm.seeds,
-        )
+        _difference(metric, arm, chosen)
         for arm in compared
         for metric in tested
         if arm is not chosen and arm.values(metric) and len(np.unique(clusters)) >= MIN_CLUSTERS
     ]
     return Comparison(compared, chosen, adjusted(results))
+
+
+def _difference(metric: str, arm: Arm, reference: Arm) -> EndpointResult:
+    """That of the seeds of both arms; without a common seed that of all runs, unpaired."""
+    common = _common_seeds(arm, reference)
+    values = (
+        np.stack([side.by_seed[seed].metrics[metric] for seed in common or side.by_seed])
+        for side in (arm, reference)
+    )
+    return endpoint_result(metric, arm.name, reference.name, *values, paired=bool(common))
+
+
+def _common_seeds(arm: Arm, reference: Arm) -> list[int | Path]:
+    return [seed for seed in arm.by_seed if seed in reference.by_seed]
+
+
+def _pairing(arm: Arm, reference: Arm) -> str:
+    """The seeds that a difference rests on, and those left out."""
+    common, seeds = _common_seeds(arm, reference), {**arm.by_seed, **reference.by_seed}
+    if not common:
+        known = all(isinstance(seed, int) for seed in seeds)
+        return f"{'other seeds' if known else 'seeds not recorded'}: not paired"
+    left_out = [str(seed) for seed in seeds if seed not in common]
+    paired = f"{', '.join(map(str, common))} of both"
+    return f"{paired}; {', '.join(left_out)} left out" if left_out else paired
 
 
 def _report_folder(folder: Path) -> Path:
@@ -279,6 +300,12 @@ def _note(comparison: Comparison) -> str:
             f" A single run ({'; '.join(single)}) says nothing about other seeds: the intervals of "
             "its differences are for new images only."
         )
+    alone = {one.arm for one in comparison.differences if len(one.by_seed) == 1} - {*single}
+    if alone and comparison.reference.name not in single:
+        note += (
+            f" Intervals of a single common seed ({'; '.join(sorted(alone))}) are for new images "
+            "only."
+        )
     return note
 
 
@@ -301,7 +328,10 @@ def _over_runs(values: Sequence[float]) -> str:
 
 def _difference_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Header and rows."""
-    head = ["method", "metric", "result", "difference", "95% interval", "p, Holm", "detectable"]
+    head = [
+        "method", "metric", "result", "difference", "95% interval", "p, Holm", "detectable", "seeds"
+    ]  # fmt: skip
+    arms = {arm.name: arm for arm in comparison.arms}
     rows = [
         [
             one.arm,
@@ -317,6 +347,7 @@ def _difference_table(comparison: Comparison) -> tuple[list[str], list[list[str]
                 if one.low < one.high
                 else ("no interval", "n/a", "n/a")  # equal in all resamples, which says nothing
             ),
+            _pairing(arms[one.arm], comparison.reference),
         ]
         for one in comparison.differences
     ]
@@ -364,7 +395,7 @@ def _csv(comparison: Comparison) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
         ["method", "rows", "metric", "mean", "sd", "seeds", "values", "minus", "difference", "low",
-         "high", "p", "p_holm", "detectable"]
+         "high", "p", "p_holm", "detectable", "seeds_compared"]
     )  # fmt: skip
     tested = {(one.arm, one.metric): one for one in comparison.differences}
     for arm in comparison.arms:
@@ -372,11 +403,12 @@ def _csv(comparison: Comparison) -> str:
             if values := arm.values(metric):
                 one = tested.get((arm.name, metric))
                 of_runs = [mean(values), stdev(values) if len(values) > 1 else None]
-                seeds = ["" if seed is None else str(seed) for seed in arm.seeds]
-                difference: list[str] = [""] * 7
+                seeds = [str(seed) if isinstance(seed, int) else "" for seed in arm.by_seed]
+                difference: list[str] = [""] * 8
                 if one is not None:
                     numbers = (one.difference, one.low, one.high, one.p, one.adjusted_p)
                     difference = [one.minus, *map(_number, (*numbers, one.detectable))]
+                    difference.append(_pairing(arm, comparison.reference))
                 writer.writerow(
                     [arm.name, arm.trajectories, metric, *map(_number, of_runs), " ".join(seeds),
                      " ".join(map(_number, values)), *difference]

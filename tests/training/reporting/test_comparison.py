@@ -147,6 +147,40 @@ def test_other_seeds_are_not_paired_and_a_single_run_says_so(tmp_path: Path) -> 
     assert "A single run" not in succeed("compare", *runs).out
     text = succeed("compare", *runs[:3]).out
     assert "A single run (SNGP) says nothing about other seeds" in text
+    assert {row[-1] for row in table_rows(text, 1)} == {"other seeds: not paired"}
+
+
+@pytest.mark.parametrize(
+    ("of_lora", "of_sngp", "common", "stated", "note"),
+    [
+        ((0, 1), (0,), (0,), "0 of both; 1 left out", "A single run (SNGP)"),
+        ((0, 1), (2, 1), (1,), "1 of both; 2, 0 left out", "single common seed (SNGP)"),
+        ((0, 1, 2), (1, 2), (1, 2), "1, 2 of both; 0 left out", ""),
+        ((0, 1), (5, None), (), "seeds not recorded: not paired", ""),
+    ],
+)
+def test_a_difference_is_that_of_the_common_seeds_and_says_which_are_left_out(
+    tmp_path: Path,
+    of_lora: tuple[int | None, ...],
+    of_sngp: tuple[int | None, ...],
+    common: tuple[int, ...],
+    stated: str,
+    note: str,
+) -> None:
+    runs = [finished_run(tmp_path / f"a{seed}", seed) for seed in of_lora]
+    runs += [finished_run(tmp_path / f"b{seed}", seed, 1.5, title="SNGP") for seed in of_sngp]
+    text = succeed("compare", *runs, "--metric", "nll", "--out", tmp_path / "out").out
+    nll = [
+        np.mean([log_loss(LABELS, probabilities(seed or 0, skill)) for seed in common or seeds])
+        for seeds, skill in ((of_lora, 1.0), (of_sngp, 1.5))
+    ]
+    (row,) = table_rows(text, 1)
+    assert (row[3], row[-1]) == (f"{nll[1] - nll[0]:+.4f}", stated)
+    assert note in text and ("single" in text) == bool(note)
+    with (tmp_path / "out" / "comparison.csv").open(newline="") as file:
+        (tested,) = (row for row in csv.DictReader(file) if row["difference"])
+    assert tested["seeds_compared"] == stated
+    assert f"& {stated} " in (tmp_path / "out" / "comparison.tex").read_text()
 
 
 def test_methods_with_one_title_are_told_apart_by_a_folder(tmp_path: Path) -> None:
@@ -171,7 +205,7 @@ def test_few_images_are_not_tested(tmp_path: Path) -> None:
 def test_a_difference_that_is_equal_in_all_resamples_has_no_interval(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path / n, 0, 50.0, title=n) for n in ("LoRA", "SNGP")]
     (row,) = table_rows(succeed("compare", *runs, "--metric", "accuracy").out, 1)
-    assert row[3:] == ["+0.0000", "no interval", "n/a", "n/a"]
+    assert row[3:] == ["+0.0000", "no interval", "n/a", "n/a", "0 of both"]
 
 
 def test_a_model_that_was_shown_test_images_is_marked(tmp_path: Path) -> None:
