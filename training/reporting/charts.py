@@ -63,6 +63,8 @@ _LABELLED = 12
 """Classes of a chart with a line and a legend for each; more are thin and grey."""
 _FEWEST_IN_BIN = 10
 """Images that say something about the accuracy in a bin."""
+_FAINT = 0.25
+"""Opacity of bins with fewer."""
 _THUMBNAIL = 224  # pixels
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _SCORE_AXES: Mapping[ScoreName, str] = {
@@ -145,7 +147,7 @@ def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
     )  # fmt: skip
     for pair, count in zip(zip(bars, gaps, strict=True), images, strict=True):
         for bar in pair:
-            bar.set_alpha(0.25 if count < _FEWEST_IN_BIN else 1)
+            bar.set_alpha(_FAINT if count < _FEWEST_IN_BIN else 1)
     axes.plot([0, 1], [0, 1], "--", color="#555555", label="perfect calibration")
 
 
@@ -217,11 +219,12 @@ def reliability_chart(calibration: Mapping[str, Sequence[CalibrationBins]], titl
     """Accuracy against the mean top probability of each bin, one line for each name.
 
     The bins of several runs of a name are added, and its ECE is their mean. Bins of fewer than 10
-    images are left out.
+    images are faint, and the axis says so.
     """
     figure = _figure(6.4, 5.6, title)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], linewidth=0.8, color="black", alpha=0.5)
+    fainter = ""
     for (name, runs), colour, style in zip(
         calibration.items(), cycle(_COLOURS), cycle(_LINES), strict=False
     ):
@@ -230,12 +233,16 @@ def reliability_chart(calibration: Mapping[str, Sequence[CalibrationBins]], titl
             for of in ("images", "correct", "confidence")
         )
         error = np.mean([_calibration_error(bins) for bins in runs])
-        shown = images >= _FEWEST_IN_BIN
+        filled = images > 0
+        points = np.stack([confidence, correct])[:, filled] / images[filled]
+        few = images[filled] < _FEWEST_IN_BIN
+        if few.any():
+            fainter = f" (faint: bins of fewer than {_FEWEST_IN_BIN} images)"
+            axes.plot(*points, style, marker=".", color=colour, alpha=_FAINT)
         axes.plot(
-            confidence[shown] / images[shown], correct[shown] / images[shown], style, marker=".",
-            color=colour, label=f"{name}: ECE {error:.3f}",
-        )  # fmt: skip
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="mean top probability", ylabel="accuracy")
+            *points[:, ~few], style, marker=".", color=colour, label=f"{name}: ECE {error:.3f}"
+        )
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=f"mean top probability{fainter}", ylabel="accuracy")
     axes.grid(alpha=0.3)
     _legend_below(figure)
     return figure

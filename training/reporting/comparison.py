@@ -383,7 +383,7 @@ def write_comparison(
         sections.append(f"![{alt_text}]({name}.png)")
     tables = [_arm_table(comparison)]
     tables += [_difference_table(comparison)] if comparison.differences else []
-    latex = "\n".join(_latex_table(head, rows) for head, rows in tables)
+    latex = "\n".join([_LATEX_HEAD, *(_latex_table(head, rows) for head, rows in tables)])
     write_text(folder / "comparison.tex", latex)
     write_text(folder / "comparison.csv", _csv(comparison))
     write_text(folder / COMPARISON, "\n\n".join(sections) + "\n")
@@ -425,6 +425,7 @@ _LATEX = str.maketrans(
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"±": r"$\pm$", "<": "$<$"}
 )
+_LATEX_HEAD = r"% Needs \usepackage{booktabs} in the preamble."
 _SIGNS = re.compile(r"(?<!\w)([-+])(?=\d)")
 
 

@@ -126,6 +126,7 @@ def test_the_folder_has_tables_for_a_paper_and_charts_with_all_methods(tmp_path:
     runs = [finished_run(tmp_path / "a", 0), finished_run(tmp_path / "b", 0, title="100% & co_x")]
     succeed("compare", *runs, "--out", tmp_path / "out", "--figures", "svg")
     latex = (tmp_path / "out" / "comparison.tex").read_text()
+    assert latex.startswith("% Needs \\usepackage{booktabs} in the preamble.\n")
     assert latex.count(r"\begin{tabular}") == 2
     assert r"100\% \& co\_x & 1 & 2 &" in latex
     assert r"\midrule" in latex
@@ -139,6 +140,9 @@ def test_the_folder_has_tables_for_a_paper_and_charts_with_all_methods(tmp_path:
         assert f"({name}.png)" in markdown
     assert "far: noise" in svg
     assert "shifted" not in svg
+    reliability = (tmp_path / "out" / "reliability.svg").read_text()
+    assert "faint: bins of fewer than 10 images" in reliability
+    assert "opacity: 0.25" in reliability
 
 
 def test_other_seeds_are_not_paired_and_a_single_run_says_so(tmp_path: Path) -> None:
