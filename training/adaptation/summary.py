@@ -205,11 +205,12 @@ def result_lines(
     triage = ""
     if report.target:  # which a policy requires
         triage = f"; for /triage with thresholds of its own: eulerlora policy fit {out} --data DIR"
+    options = " --mode stoch" if report.method.sampled else ""
     return [
         *lines,
         *(f"note: {note}" for note in basis_notes(report)),
         f"report: {report_folder / 'report.md'}; model card: {out / 'README.md'}",
-        f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch{triage}",
+        f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE{options}{triage}",
     ]
 
 

@@ -35,8 +35,9 @@ _USE = """```python
 from eulerlora import EulerLoRA
 
 model = EulerLoRA.load("FOLDER")
-prediction = model.predict("picture.jpg", mode="stoch", seed=0)
+prediction = model.predict("picture.jpg"{0})
 ```"""
+_DRAWN = ', mode="stoch", seed=0'
 _ENTRY_POINTS = "eulerlora.card_sections"
 
 _LICENCES = {
@@ -141,7 +142,8 @@ def model_card(
     texts = DATA_SETS[config.provenance["recipe"]["data"]["kind"]]
     added = (point.load()(config) for point in entry_points(group=_ENTRY_POINTS))
     results = "Not evaluated yet." if report is None else _results(report, beside)
-    use = [texts.intended, _USE, _DIRECTIONS]
+    is_sampled = method_type(config.method).is_sampled(config.adapters.settings)
+    use = [texts.intended, _USE.format(_DRAWN * is_sampled), _DIRECTIONS]
     misuses = "Do not use the model for:\n\n" + _list(texts.misuses)
     parts = [
         f"{_front_matter(config, report)}\n# {config.name}",

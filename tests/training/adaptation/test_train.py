@@ -404,7 +404,8 @@ def test_no_epoch_leaves_the_probe_that_starts_a_training(
     for epochs, out in ((0, tmp_path / "probe"), (1, tmp_path / "trained")):
         settings = ("data.path=set", "training.head=linear-probe", f"training.epochs={epochs}",
                     "training.learning_rate=1e-7",
-                    *["target={name='alarm', classes=['red']}"] * epochs)  # fmt: skip
+                    *(["target={name='alarm', classes=['red']}"] * epochs or
+                      ["adapters.min_rank=4"]))  # fmt: skip
         done = succeed("train", recipe_file, "--data", labelled, "--out", out,
                        *set_options(settings), *ONE_THRESHOLD)  # fmt: skip
         assert "data: set, image folder; 3 classes" in done.out
@@ -413,6 +414,8 @@ def test_no_epoch_leaves_the_probe_that_starts_a_training(
         assert "verdict: Not tested against the linear probe" in done.out
         assert "linear probe that the training started from" in (out / "README.md").read_text()
         assert f"next: eulerlora serve {out}" in done.out
+        for text in (done.out, (out / "README.md").read_text()):  # without draws not in stoch
+            assert ("mode stoch" in text or 'mode="stoch"' in text) == (epochs == 1)
         assert (f"eulerlora policy fit {out}" in done.out) == (epochs == 1)  # requires a target
         network = load_checkpoint(out).network
         assert (network.blocks[0].up == 0).all() == (epochs == 0)
