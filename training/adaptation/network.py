@@ -39,7 +39,13 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import AUTO
 from eulerlora_contract.settings import validated
 from training.optimisation.run import round_parameters
-from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, WholeNetworkSettings
+from training.recipe.schema import (
+    EMBEDDED,
+    NO_ADAPTERS,
+    AdapterRecipe,
+    BackboneSource,
+    WholeNetworkSettings,
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,6 @@ class FrozenBackbone(BackboneFile):
     shown: Tensor = field(default_factory=lambda: torch.tensor([], dtype=torch.int64))
 
 
-_EMBEDDED = "embedded"
 _DOWNLOADED = "ViT_B_32_Weights.IMAGENET1K_V1"
 """What `auto` selects where the weights are stored or can be downloaded."""
 
@@ -79,7 +84,7 @@ def available_source(source: BackboneSource) -> BackboneSource:
         f"note: using the embedded backbone, made for dermatoscopic pictures ({reason})",
         file=sys.stderr,
     )
-    return source.model_copy(update={"weights": _EMBEDDED})
+    return source.model_copy(update={"weights": EMBEDDED})
 
 
 @contextmanager
@@ -105,14 +110,14 @@ def read_backbone(
         SettingsError: For published weights that are unavailable or combined with an image size.
     """
     source = available_source(source)
-    if source.weights == _EMBEDDED or source.weights.endswith(".safetensors"):
+    if source.weights == EMBEDDED or source.weights.endswith(".safetensors"):
         if source.file is not None:
             raise SettingsError(
                 "expected backbone.file only with published weights, got backbone.weights="
                 f"{source.weights}"
             )
         packaged = DEFAULT_CHECKPOINT / BACKBONE_FILE
-        path = packaged if source.weights == _EMBEDDED else recipe_folder / source.weights
+        path = packaged if source.weights == EMBEDDED else recipe_folder / source.weights
         file = load_backbone(path)
         size = source.image_size or file.preprocessing.size
         backbone = at_image_size(file.backbone, size)

@@ -136,16 +136,7 @@ def evaluate(
 
 def _trained_method(config: CheckpointConfig, members: int = 1) -> TrainedMethod:
     """The method of a checkpoint, or of an ensemble of runs with its first member's settings."""
-    adapters, stored = config.adapters.settings, config.provenance.get("recipe")
-    recipe = stored if isinstance(stored, dict) else {}  # other trainings store what they like
-    kind = method_type(config.method)
-    label = kind.label(adapters)
-    if recipe.get("whole_network") is not None:
-        title = "whole network"
-    elif adapters.adapters == 1:
-        title = f"{label}, rank {adapters.rank}"
-    else:
-        title = f"{label}, {kind.members_text(adapters)}"
+    adapters, recipe, title = config.adapters.settings, _recipe(config), method_title(config)
     settings = {
         "adapters": adapters.model_dump(mode="json"),
         "method": config.method.model_dump(mode="json"),
@@ -154,10 +145,26 @@ def _trained_method(config: CheckpointConfig, members: int = 1) -> TrainedMethod
     }
     return TrainedMethod(
         title=title if members == 1 else f"ensemble of {members}: {title}",
-        sampled=kind.is_sampled(adapters),
+        sampled=method_type(config.method).is_sampled(adapters),
         recipe_sha256=hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(),
         seed=recipe.get("seed"),
     )
+
+
+def method_title(config: CheckpointConfig) -> str:
+    """Such as "LoRA, rank 20"."""
+    adapters, kind = config.adapters.settings, method_type(config.method)
+    label = kind.label(adapters)
+    if _recipe(config).get("whole_network") is not None:
+        return "whole network"
+    if adapters.adapters == 1:
+        return f"{label}, rank {adapters.rank}"
+    return f"{label}, {kind.members_text(adapters)}"
+
+
+def _recipe(config: CheckpointConfig) -> Mapping[str, Any]:
+    stored = config.provenance.get("recipe")
+    return stored if isinstance(stored, dict) else {}  # other trainings store what they like
 
 
 def _fitted(config: CheckpointConfig, data: str, known: KnownImages, images: int) -> int | None:

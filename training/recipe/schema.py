@@ -168,6 +168,10 @@ CALIBRATED_SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Default samples per adapter for which calibration sets thresholds."""
 
 
+EMBEDDED = "embedded"
+"""The backbone of the packaged checkpoint, in place of a file or a name."""
+
+
 class BackboneSource(Settings):
     """A frozen backbone: torchvision's published weights by name, or a backbone file."""
 

@@ -21,9 +21,11 @@ from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.progress import format_duration
 from training.data.dataset import IMAGENET, DataSet
 from training.data.registry import DATA_SETS
+from training.evaluation.evaluate import method_title
 from training.evaluation.intervals import CONFIDENCE
 from training.evaluation.report_schema import CHART_FILE, Report, read_report
 from training.recipe.file import RECIPES
+from training.recipe.schema import EMBEDDED
 from training.reporting.report import RESULTS, card_results, results_csv
 from training.reporting.tables import CARD_CLASSES, card_sensitivities, enumeration
 
@@ -146,7 +148,7 @@ def model_card(
     use = [texts.intended, _USE.format(_DRAWN * is_sampled), _DIRECTIONS]
     misuses = "Do not use the model for:\n\n" + _list(texts.misuses)
     parts = [
-        f"{_front_matter(config, report)}\n# {config.name}",
+        f"{_front_matter(config, report)}\n# {_title(config)}",
         *([] if report is None else _missed(report)),
         _shape(config),
         *(section.strip() for section in added if section is not None),
@@ -161,6 +163,10 @@ def model_card(
         *_reproduction(config),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _title(config: CheckpointConfig) -> str:
+    return f"{config.name} ({method_title(config)})"
 
 
 def _classes(config: CheckpointConfig, report: Report | None) -> str:
@@ -218,7 +224,7 @@ def _hub_results(config: CheckpointConfig, report: Report) -> dict[str, Any]:
     ]
     kind = config.provenance["recipe"]["data"]["kind"]
     return {
-        "name": config.name,
+        "name": _title(config),
         "results": [
             {
                 "task": {"type": "image-classification"},
@@ -354,7 +360,7 @@ def _source(imported: Mapping[str, Any]) -> str:
 
 
 def _reproduction(config: CheckpointConfig) -> list[str]:
-    """The section with the commands that reproduce backbone and checkpoint, if recorded."""
+    """The section with the commands that reproduce a checkpoint, if recorded."""
     if _trained_elsewhere(config):
         return []
     lines, placeholders = _training_steps(config)
@@ -363,13 +369,18 @@ def _reproduction(config: CheckpointConfig) -> list[str]:
 
 
 def _training_steps(config: CheckpointConfig) -> tuple[list[str], str]:
-    """The commands that train backbone and checkpoint, and what their words stand for."""
+    """The commands that train a checkpoint, and what their words stand for.
+
+    Those of its backbone too, unless it is the embedded one, which the checkout has.
+    """
     recipe = config.provenance["recipe"]
     lines = [f"git checkout {config.provenance['commit']}"]
     extra_arguments: list[str] = []
     placeholders = "DIR is a folder with the data; recipes are files of the checkout"
     origin = _pretraining(config)
-    if origin is not None:
+    if recipe.get("backbone", {}).get("weights") == EMBEDDED:
+        extra_arguments = ["--set", f"backbone.weights={EMBEDDED}"]
+    elif origin is not None:
         pretrain = _command("pretrain", origin["recipe"], "backbone/", origin["seed"], ())
         lines = [f"git checkout {origin['commit']}", pretrain]
         if origin["commit"] != config.provenance["commit"]:

@@ -222,6 +222,12 @@ def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
         "--set backbone.weights=$PWD/backbone/backbone.safetensors",
     ):
         assert f"\n{line}\n" in card
+    chosen = {"backbone": {"weights": "embedded"}, "overrides": ["backbone.weights=embedded"]}
+    provenance = config.provenance | {"recipe": recipe | chosen}
+    card = model_card(config.model_copy(update={"provenance": provenance}), REPORT)
+    command = "eulerlora train training/recipes/imagefolder.toml --data DIR --out run/ --variant b"
+    embedded = f"{command} --seed 0 --set backbone.weights=embedded"
+    assert f"\n```\ngit checkout abc\n{embedded}\n```\n" in card
 
 
 @pytest.fixture
@@ -334,4 +340,6 @@ def test_the_front_matter_is_what_the_hub_reads(kind: str, licence: str) -> None
     results = {result.metric_type: result.metric_value for result in data.eval_results}
     assert results["accuracy"] == REPORT.modes[0].metrics["accuracy"].value
     assert ModelCard(model_card(config_with_facts(kind), None)).data.eval_results is None
-    assert card.text.startswith("\n# tiny")
+    title = "tiny (EulerLoRA, 2 adapters of rank 4)"
+    assert card.text.startswith(f"\n# {title}\n")
+    assert data.model_name == title
