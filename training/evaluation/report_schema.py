@@ -297,6 +297,8 @@ def read_report(folder: Path) -> Report:
     try:
         return _JSON.validate_json(path.read_bytes())
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        raise DataError(
+            f"{path}: expected a report as `eulerlora evaluate --out` writes it ({error.strerror})"
+        ) from error
     except ValidationError as error:
         raise DataError(f"{path}: {first_error(error)}") from error

@@ -11,6 +11,7 @@ from statistics import mean, stdev
 import numpy as np
 from matplotlib.figure import Figure
 
+from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora_contract.errors import DataError, SettingsError
 from eulerlora_contract.output_files import write_text
 from eulerlora_contract.printable import markdown_table, printable
@@ -35,7 +36,7 @@ from training.evaluation.metrics import (
     calibration_bins,
     risk_coverage,
 )
-from training.evaluation.report_schema import TEST, Report, read_report
+from training.evaluation.report_schema import JSON, TEST, Report, read_report
 from training.reporting.charts import (
     FigureFormat,
     reliability_chart,
@@ -138,7 +139,7 @@ def compare_runs(
     for metric in tested:
         if metric not in _TESTED:
             raise SettingsError(f"expected a metric of {', '.join(_TESTED)}, got {metric}")
-    reports = {folder: read_report(_report_folder(folder)) for folder in folders}
+    reports = {folder: _read_report(folder) for folder in folders}
     if reference is not None and reference not in reports:
         raise DataError(f"--reference: expected one of the runs, got {reference}")
     images = _predictions(folders[0], reports[folders[0]].modes[0].options)
@@ -203,6 +204,16 @@ def _pairing(arm: Arm, reference: Arm) -> str:
     left_out = [str(seed) for seed in seeds if seed not in common]
     paired = f"{', '.join(map(str, common))} of both"
     return f"{paired}; {', '.join(left_out)} left out" if left_out else paired
+
+
+def _read_report(folder: Path) -> Report:
+    inner = _report_folder(folder)
+    if (folder / CONFIG_FILE).exists() and not (inner / JSON).exists():
+        raise DataError(
+            f"{folder}: expected a checkpoint with a report, got none; make one with `eulerlora "
+            f"evaluate {folder} --data DIR --out {folder / _REPORT}`"
+        )
+    return read_report(inner)
 
 
 def _report_folder(folder: Path) -> Path:

@@ -262,3 +262,9 @@ def test_unusable_runs_and_options_are_refused(tmp_path: Path) -> None:
     assert "b/report/predictions.csv.gz: expected" in refusal("compare", first, second)
     (second / "report" / "predictions.csv.gz").unlink()
     assert "b/report/predictions.csv.gz: expected" in refusal("compare", first, second)
+    (second / "report" / "report.json").unlink()
+    assert "`eulerlora evaluate --out`" in refusal("compare", first, second)
+    (second / "report").rmdir()
+    (second / "config.json").write_text("{}")
+    command = f"`eulerlora evaluate {second} --data DIR --out {second}/report`"
+    assert command in refusal("compare", first, second)
