@@ -24,6 +24,7 @@ VALUES = {
     "kserve": (
         "kserve.enabled=true", "kserve.storageUri=pvc://c/1", "autoscaling.by=keda", "monitor=true",
     ),
+    "audit": ("audit.size=20G", "replicas=1"),
 }  # fmt: skip
 Render = Callable[..., Objects]
 
@@ -77,8 +78,10 @@ def test_the_chart_has_no_warnings_and_the_version_of_the_project(helm: Callable
         (("replica=3",), "replica"),
         (("settings.deadline=3",), "deadline"),
         (("checkpoints={/checkpoints/1}",), "/checkpointsClaim"),
-        (("audit.size=1Gi", "autoscaling.by=keda"), "/autoscaling/by"),
-        (("audit.size=1Gi", "kserve.enabled=true"), "/kserve/enabled"),
+        (("audit.size=1Gb",), "/audit/size"),
+        (("audit.size=1Gi", "autoscaling.by=keda"), "(audit.size)"),
+        (("audit.size=1Gi", "replicas=3"), "(audit.size)"),
+        (("audit.size=1Gi", "kserve.enabled=true"), "(audit.size)"),
         (("kserve.enabled=true", "ingress.host=a.example"), "/ingress/host"),
         (("kserve.storageUri=pvc://c/1",), "/kserve/enabled"),
     ],
@@ -166,10 +169,12 @@ def test_the_pod_of_kserve_is_that_of_the_deployment_with_its_folder(
     rendered: Render, pod: dict[str, Any]
 ) -> None:
     objects = rendered("kserve.enabled=true", "kserve.storageUri=pvc://c/1")
-    predictor = objects["InferenceService"]["spec"]["predictor"]
+    service = objects["InferenceService"]
+    predictor = service["spec"]["predictor"]
     (container,), (expected,) = predictor["containers"], pod["containers"]
     assert container["name"] == "kserve-container"  # the name that KServe looks for
-    assert set(container["command"]) - set(expected["command"]) == {"/mnt/models"}
+    served = f"{service['metadata']['name']}=/mnt/models"  # clients name the InferenceService
+    assert set(container["command"]) - set(expected["command"]) == {served}
     assert {"name": "STORAGE_URI", "value": "pvc://c/1"} in container["env"]
     for name in ("securityContext", "volumes", "terminationGracePeriodSeconds"):
         assert predictor[name] == pod[name]

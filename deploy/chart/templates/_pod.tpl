@@ -4,6 +4,10 @@ app.kubernetes.io/name: eulerlora
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "eulerlora.replicas" -}}
+{{ .Values.replicas | default (empty .Values.audit.size | ternary 2 1) }}
+{{- end }}
+
 {{- define "eulerlora.pod" -}}
 {{- $settings := .Values.settings | default dict -}}
 {{- $uploadS := get $settings "EULERLORA_SERVE_BODIES__UPLOAD_TIMEOUT_S" | default "30" -}}
@@ -51,7 +55,7 @@ containers:
       - {{ . }}
       {{- end }}
       {{- if .Values.kserve.storageUri }}
-      - /mnt/models
+      - {{ .Release.Name }}=/mnt/models
       {{- end }}
       - --host=0.0.0.0
       - --port=8000
