@@ -220,6 +220,8 @@ class Prediction(WireModel):
     """
     variance: Variance | None = None
     """Only with `detail=trajectories`."""
+    type: Literal["prediction"] = "prediction"
+    """Tells a prediction from a problem, whose `type` is a URN; only in a batch."""
     index: Index = None
     item_id: ItemId = None
 
@@ -264,10 +266,17 @@ def shown_fields(prediction: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in prediction.items() if name not in hidden}
 
 
+PROBLEM_URN = "urn:eulerlora:problem:"
+"""What the type of a problem begins with; the code follows."""
+_CODES = sorted(kind.code for kind in SENT_BY_SERVICE)
+
+
 class ProblemDocument(WireModel):
     """A problem document (RFC 9457)."""
 
-    type: str
+    type: Annotated[
+        str, Field(json_schema_extra={"enum": [f"{PROBLEM_URN}{code}" for code in _CODES]})
+    ]
     """A URN that ends with the code."""
     title: str
     """The kind of problem, for people; may change."""
@@ -275,9 +284,7 @@ class ProblemDocument(WireModel):
     """The HTTP status; in a batch, of this item alone."""
     detail: str
     """This occurrence, for people; may change. Repeats no input."""
-    code: Annotated[
-        str, Field(json_schema_extra={"enum": sorted(kind.code for kind in SENT_BY_SERVICE)})
-    ]
+    code: Annotated[str, Field(json_schema_extra={"enum": _CODES})]
     """Stable; later versions of the service may have more codes."""
     request_id: RequestId
     index: Index = None
@@ -312,6 +319,8 @@ class ImageEmbedding(WireModel):
 class PredictionBatch(WireModel):
     """The results for many images."""
 
+    # Generated Java checks no required field and takes the first class, in the order of their
+    # names, whose values parse: the values of `type` differ.
     results: tuple[Prediction | ProblemDocument, ...]
     """A prediction or a problem for each image, in order."""
 
@@ -515,6 +524,8 @@ class TriageResult(WireModel):
     prediction: Prediction
     class_names: dict[str, str] = {}
     """The name of every class for people, by its code."""
+    type: Literal["triage"] = "triage"
+    """Tells a result from a problem, whose `type` is a URN; only in a batch."""
     index: Index = None
     item_id: ItemId = None
 

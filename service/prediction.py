@@ -418,7 +418,7 @@ def _answered(
             revision=served.model.revision,
             seed=item.draw.seed,
             warnings=(*warnings, *predictions.warnings, *request.warnings),
-            **_batch_item(request_id, index),
+            **_batch_item(request_id, index, type="prediction"),
             **predictions.response_fields(0, detail=query.detail is not None),
         )
     return AnsweredImage(
@@ -470,6 +470,8 @@ def _batch_result(
     return document.model_copy(update=_batch_item(request_id, index))
 
 
-def _batch_item(request_id: str, index: int | None) -> dict[str, Any]:
-    """The fields that identify an image of a batch; none without an index."""
-    return {} if index is None else {"index": index, "item_id": item_id(request_id, index)}
+def _batch_item(request_id: str, index: int | None, **others: str) -> dict[str, Any]:
+    """The fields that an image has only in a batch; none without an index."""
+    if index is None:
+        return {}
+    return {"index": index, "item_id": item_id(request_id, index), **others}

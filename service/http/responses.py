@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from eulerlora_contract.answers import ProblemDocument
+from eulerlora_contract.answers import PROBLEM_URN, ProblemDocument
 from eulerlora_contract.problems import (
     BodyTooLarge,
     HeadersTooLarge,
@@ -84,7 +84,7 @@ def add_problem_handlers(
 def problem_document(problem: Problem, request_id: str) -> ProblemDocument:
     assert problem.status is not None, "client-side problems have no response"
     return ProblemDocument(
-        type=f"urn:eulerlora:problem:{problem.code}",
+        type=f"{PROBLEM_URN}{problem.code}",
         title=problem.title,
         status=problem.status,
         detail=problem.detail,

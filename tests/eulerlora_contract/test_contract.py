@@ -63,8 +63,8 @@ def test_the_example_of_the_contract_is_a_prediction_with_the_same_keys() -> Non
     assert json.loads(prediction.model_dump_json(exclude_unset=True)) == CONTRACT
     optional = {
         "ood_scores", "unfamiliar", "prediction_set", "trajectory_probabilities",
-        "index", "item_id", "precision", "rows", "runtime", "sampler", "views", "trajectory_views",
-        "variance",
+        "type", "index", "item_id", "precision", "rows", "runtime", "sampler", "views",
+        "trajectory_views", "variance",
     }  # fmt: skip
     assert set(Prediction.model_fields) - set(CONTRACT) == optional
 

@@ -32,7 +32,7 @@ def test_every_image_has_the_same_result_as_alone_in_order(
     assert len(results) == 4
     for image, result in zip(images, results, strict=True):
         alone = post_image(image, **parameters).json()
-        assert list(result) == [*alone, "index", "item_id"]
+        assert list(result) == [*alone, "type", "index", "item_id"]
         assert result["request_id"] == response.headers["X-Request-ID"]
         assert (result["seed"], result["label"]) == (alone["seed"], alone["label"])
         assert result["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-5)

@@ -336,6 +336,8 @@ def triage_result(
     """
     stated = _stated_evidence(policy, prediction.revision, prediction.options)
     item = prediction.model_dump(include={"index", "item_id"}, exclude_unset=True)
+    if item:
+        item["type"] = "triage"
     return TriageResult(
         disposition=decision.disposition,
         title=TITLES[decision.disposition],

@@ -96,7 +96,7 @@ _COLUMNS = (
 )  # fmt: skip
 """Columns of the CSV; the probabilities of the classes follow."""
 
-_BATCH_FIELDS = {"index", "item_id"}
+_BATCH_FIELDS = {"type", "index", "item_id"}
 
 
 def _write_csv(path: Path, rows: Sequence[TriageRow]) -> None:

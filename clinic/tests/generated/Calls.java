@@ -1,16 +1,18 @@
 /* Sends pictures with a client that OpenAPI Generator has generated, and prints a line for each:
  * seed, trajectories and label. Then the answers of other operations.
  *
- * usage: java Calls URL PICTURE... */
+ * usage: java Calls URL NO_PICTURE PICTURE... */
 
 import java.io.File;
 import java.util.Arrays;
 import java.util.List;
+import java.util.stream.Collectors;
 import org.openapitools.client.ApiClient;
 import org.openapitools.client.ApiException;
 import org.openapitools.client.api.ModelsApi;
 import org.openapitools.client.api.PredictionsApi;
 import org.openapitools.client.api.TriageApi;
+import org.openapitools.client.model.AbstractOpenApiSchema;
 import org.openapitools.client.model.Prediction;
 
 public class Calls {
@@ -18,7 +20,7 @@ public class Calls {
         ApiClient client = new ApiClient();
         client.updateBaseUri(arguments[0]);
         PredictionsApi predictions = new PredictionsApi(client);
-        List<File> pictures = Arrays.stream(arguments).skip(1).map(File::new).toList();
+        List<File> pictures = Arrays.stream(arguments).skip(2).map(File::new).toList();
         for (File picture : pictures) {
             Prediction derived =
                     predictions.predict(picture, "stoch", "2", null, null, null, null, null);
@@ -35,18 +37,25 @@ public class Calls {
         Prediction auto =
                 predictions.predict(first, "stoch", "auto", null, null, null, null, null);
         System.out.println("auto " + auto.getLabel());
+        List<File> files = List.of(first, new File(arguments[1]));
         System.out.println(
                 "batch "
-                        + predictions
-                                .predictBatch(
-                                        pictures.subList(0, 2), null, null, null, null, null, null,
-                                        null)
-                                .getResults()
-                                .size());
+                        + kinds(
+                                predictions
+                                        .predictBatch(
+                                                files, null, null, null, null, null, null, null)
+                                        .getResults()));
+        TriageApi triage = new TriageApi(client);
+        System.out.println(
+                "triage_batch "
+                        + kinds(
+                                triage.triageBatch(
+                                                files, "det", null, null, null, null, null, null,
+                                                null)
+                                        .getResults()));
         System.out.println(
                 "triage "
-                        + new TriageApi(client)
-                                .triage(first, "det", null, null, null, null, null)
+                        + triage.triage(first, "det", null, null, null, null, null, null)
                                 .getPrediction()
                                 .getLabel());
         System.out.println(
@@ -56,5 +65,11 @@ public class Calls {
         } catch (ApiException problem) {
             System.out.println("problem " + problem.getCode());
         }
+    }
+
+    private static String kinds(List<? extends AbstractOpenApiSchema> results) {
+        return results.stream()
+                .map(result -> result.getActualInstance().getClass().getSimpleName())
+                .collect(Collectors.joining(","));
     }
 }

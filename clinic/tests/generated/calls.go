@@ -1,7 +1,7 @@
 // Sends pictures with a client that OpenAPI Generator has generated, and prints a line for each:
 // seed, trajectories and label. Then the answers of other operations.
 //
-// usage: calls URL PICTURE...
+// usage: calls URL NO_PICTURE PICTURE...
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"strings"
 
 	openapi "calls/openapi"
 )
@@ -26,12 +27,26 @@ func checked(err error) {
 	}
 }
 
+// kinds names the members of unions that were read.
+func kinds[T any](results []T) string {
+	names := []string{}
+	for _, result := range results {
+		members := reflect.ValueOf(result)
+		for index := 0; index < members.NumField(); index++ {
+			if !members.Field(index).IsNil() {
+				names = append(names, members.Type().Field(index).Name)
+			}
+		}
+	}
+	return strings.Join(names, ",")
+}
+
 func main() {
 	configuration := openapi.NewConfiguration()
 	configuration.Servers = openapi.ServerConfigurations{{URL: os.Args[1]}}
 	client := openapi.NewAPIClient(configuration)
 	ctx := context.Background()
-	pictures := os.Args[2:]
+	noPicture, pictures := os.Args[2], os.Args[3:]
 	for _, path := range pictures {
 		request := client.PredictionsAPI.Predict(ctx).Mode("stoch").Samples("2")
 		derived, _, err := request.File(opened(path)).Execute()
@@ -46,9 +61,13 @@ func main() {
 	checked(err)
 	fmt.Println("auto", auto.GetLabel())
 	batch, _, err := client.PredictionsAPI.PredictBatch(ctx).
-		Files([]*os.File{opened(pictures[0]), opened(pictures[1])}).Execute()
+		Files([]*os.File{opened(pictures[0]), opened(noPicture)}).Execute()
 	checked(err)
-	fmt.Println("batch", len(batch.GetResults()))
+	fmt.Println("batch", kinds(batch.GetResults()))
+	triaged, _, err := client.TriageAPI.TriageBatch(ctx).Mode("det").
+		Files([]*os.File{opened(pictures[0]), opened(noPicture)}).Execute()
+	checked(err)
+	fmt.Println("triage_batch", kinds(triaged.GetResults()))
 	triage, _, err := client.TriageAPI.Triage(ctx).Mode("det").File(opened(pictures[0])).Execute()
 	checked(err)
 	fmt.Println("triage", triage.Prediction.GetLabel())

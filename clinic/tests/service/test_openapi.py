@@ -183,6 +183,23 @@ def test_the_schema_of_a_batch_refuses_an_entry_that_is_neither_kind(document) -
     )
 
 
+@pytest.mark.parametrize("path", ["/predict/batch", "/triage/batch"])
+def test_an_entry_of_a_batch_fits_one_kind_without_required_fields(document, path) -> None:
+    """Generated Java takes the first one that fits."""
+
+    def without_required(schema: Json) -> Json:
+        return {name: value for name, value in schema.items() if name != "required"}
+
+    lenient = json.loads(json.dumps(document), object_hook=without_required)
+    content = lenient["paths"][path]["post"]["responses"]["200"]["content"][JSON]
+    name = content["schema"]["$ref"].rpartition("/")[2]
+    kinds = lenient["components"]["schemas"][name]["properties"]["results"]["items"]["anyOf"]
+    validators = [Draft202012Validator({**lenient, **kind}) for kind in kinds]
+    for index, result in enumerate(content["example"]["results"]):
+        fits = [validator.is_valid(result) for validator in validators]
+        assert fits == [index == 0, index == 1]
+
+
 def test_a_service_with_keys_describes_them_on_every_route_that_needs_one(keyed, document) -> None:
     described = keyed.get("/openapi.json").json()
     validate(described)

@@ -142,7 +142,7 @@ def test_a_batch_has_the_answer_of_every_image_as_alone(urgent, png, photo) -> N
     assert "model;dur=" in response.headers["Server-Timing"]
     for content, result in zip((png, turned), response.json()["results"], strict=True):
         alone = urgent.post(f"/triage?{query}", content=content, headers=HEADERS).json()
-        assert list(result) == [*alone, "index", "item_id"]
+        assert list(result) == [*alone, "type", "index", "item_id"]
         for name in ("disposition", "reasons", "policy", "quality"):
             assert result[name] == alone[name]
         assert result["prediction"]["item_id"] == result["item_id"]
