@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 import torch
@@ -178,9 +178,22 @@ class Predictions(Uncertainty):
     def __len__(self) -> int:
         return len(self.msp)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """The answer for one image, as values of JSON; -1 is the last one."""
-        index = range(len(self))[index]
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """The answer for one image, as values of JSON; -1 is the last one; a list for a slice."""
+        count = len(self)
+        if isinstance(index, slice):
+            return [self[one] for one in range(count)[index]]
+        try:
+            index = range(count)[index]
+        except IndexError as error:
+            bound = f"below {count}" if index >= 0 else f"of at least {-count}"
+            raise IndexError(f"expected an index {bound}, got {index}") from error
         file = {"file": str(self.files[index])} if self.files else {}
         answer: dict[str, Any] = to_jsonable_python(file | self.response_fields(index))
         return answer

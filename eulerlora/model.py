@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -189,11 +190,11 @@ class EulerLoRA(InferenceModel):
 
         Args:
             images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB, or one of
-                them; or a folder or a pattern such as `scans/*.png`, whose images are sorted; or an
-                array (n, height, width, 3); or a floating-point tensor (n, 3, height, width) in
-                [0, 1], without the normalisation of the backbone. Each is read when its batch runs.
-                An image that Pillow has opened and not decoded is read as its file; in one that it
-                has decoded, damage and the PNG chunk cICP are no longer known.
+                them; a path may be a folder or a pattern such as `scans/*.png`, for its sorted
+                images; or an array (n, height, width, 3); or a floating-point tensor (n, 3, height,
+                width) in [0, 1], without the normalisation of the backbone. Each is read when its
+                batch runs. An image that Pillow has opened and not decoded is read as its file; in
+                one that it has decoded, damage and the PNG chunk cICP are no longer known.
             mode: `det`, one pass per adapter; or `stoch`, sampled.
             samples: S per adapter, only in mode `stoch`; `auto` takes 1, 2 or 4 of them, until the
                 label and flags are settled, for a checkpoint with decision margins; None for
@@ -239,6 +240,9 @@ class EulerLoRA(InferenceModel):
             isinstance(images, np.ndarray) and images.ndim == 3
         ):
             images = [images]
+        elif isinstance(images, list | tuple):
+            given = ([*image_files(x)] if isinstance(x, Path | str) else [x] for x in images)
+            images = [*chain.from_iterable(given)]
         files: tuple[Path, ...] = ()
         if isinstance(images, list | tuple) and all(isinstance(one, Path | str) for one in images):
             files = tuple(map(Path, images))

@@ -24,7 +24,7 @@ from eulerlora.images.decode import (
     max_file_bytes,
     upright_rgb,
 )
-from eulerlora_contract.errors import ImageError, ImageSizeError
+from eulerlora_contract.errors import ImageError, ImageFilesError, ImageSizeError
 from eulerlora_contract.image_folders import select_files
 
 RAISED_BY = f"--max-pixels or {MAX_PIXELS_VARIABLE} raises the limit"
@@ -54,7 +54,10 @@ def image_files(path: Path | str) -> tuple[Path, ...]:
     else:
         found = sorted(glob(pattern, recursive=True))  # noqa: PTH207 - Path has no absolute ones
         paths = [name for name in found if is_image_name(name) or Path(name).is_dir()]
-    return select_files(paths, EXTENSIONS).files
+    try:
+        return select_files(paths, EXTENSIONS).files
+    except ImageFilesError as error:
+        raise ImageFilesError(f"{pattern}: {error}") from error
 
 
 def read_image(file: Path | bytes, name: str, input_side: int | None = None) -> RgbImage:

@@ -1,6 +1,7 @@
 """`Predictions` as a sequence, a table and a picture."""
 
 import csv
+import re
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -60,15 +61,18 @@ def test_a_folder_and_a_pattern_are_predicted_as_their_sorted_images(
         (below / file.name).write_bytes(file.read_bytes())
     (below / "notes.txt").touch()
     expected = [str(below / file.name) for file in files]
-    for given in (below.parent, str(below), str(tmp_path / "*"), tmp_path / "**" / "below" / "*"):
+    patterns = [str(tmp_path / "**" / "0.*"), tmp_path / "*" / "below" / "[!0]*"]
+    whole = (below.parent, str(below), str(tmp_path / "*"), tmp_path / "**" / "below" / "*")
+    for given in (*whole, patterns, (tmp_path / "*",)):
         answer = model.predict(given, mode="stoch", samples=4)
         assert [one["file"] for one in answer] == expected
         torch.testing.assert_close(answer.trajectories, predictions.trajectories)
     empty = tmp_path / "empty"
     empty.mkdir()
     for nothing in (empty, tmp_path / "*.webp"):
-        with pytest.raises(ImageFilesError):
-            model.predict(nothing)
+        for images in (nothing, [files[0], nothing]):
+            with pytest.raises(ImageFilesError, match=re.escape(str(nothing))):
+                model.predict(images)
 
 
 def test_predictions_are_a_sequence_of_what_the_service_answers(predictions: Predictions) -> None:
@@ -78,8 +82,11 @@ def test_predictions_are_a_sequence_of_what_the_service_answers(predictions: Pre
     assert first["label"] == predictions.labels[0]
     assert first["probabilities"][first["label"]] == first["msp"] == predictions.msp[0].item()
     assert list(first["probabilities"]) == list(predictions.classes)
-    with pytest.raises(IndexError):
-        predictions[COUNT]
+    assert predictions[1:] == list(predictions)[1:]
+    assert predictions[COUNT:] == []
+    for index in (COUNT, -COUNT - 1):
+        with pytest.raises(IndexError, match=rf"expected an index .*{COUNT}, got {index}$"):
+            predictions[index]
 
 
 def test_the_columns_are_those_of_the_csv_file(
