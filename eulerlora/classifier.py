@@ -6,6 +6,7 @@ trajectory_loss(logits, labels).backward()
 model.save("checkpoint", check=(images, pictures))  # `eulerlora serve checkpoint`
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +18,12 @@ from torch.nn import functional as F
 
 from eulerlora.checkpoint.weights import at_image_size
 from eulerlora.exchange.modules import backbone_of_module, preprocessing_of_module
-from eulerlora.exchange.preprocessing import preprocessing_of
+from eulerlora.exchange.preprocessing import (
+    NORMALISATIONS,
+    UNNORMALISED,
+    Colours,
+    preprocessing_of,
+)
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
@@ -33,11 +39,19 @@ from eulerlora_contract.settings import validated
 if TYPE_CHECKING:
     from eulerlora.images.files import Images
 
-_MARGIN = 0.1
-"""How far interpolation may take a value out of the range of an image's values."""
-_NORMALISED_SHARE, _NEGATIVE_SHARE = 0.02, 1e-4
-"""Of the values that a loop fed: more are out of [0, 1] only with a normalisation, and fewer are
-negative only without one."""
+_SIDE = 64
+"""Pixels of an image's side whose values are counted, at least."""
+_OVERSHOOT = 0.05
+"""How far, of black to white, a resize without clipping takes a value beyond them."""
+_OUTSIDE_SHARE = 0.02
+"""Of a channel's values: more are not in the range of the preprocessing only by another one. Noise
+for erased parts takes up to 1.5% out of it."""
+_SHARE = 1e-4
+"""Of a channel's values: fewer are accidents."""
+_END_WIDTH, _END_SHARE = 0.008, 1e-3
+"""Clipped pixels: this share of a channel's values, this close to an end, and few beyond it."""
+_FEW = 16
+"""Images; from fewer, nothing follows from values that do not occur."""
 
 
 class AdaptedClassifier(nn.Module):
@@ -45,7 +59,8 @@ class AdaptedClassifier(nn.Module):
 
     Only the parameters of adapters and heads have `requires_grad`. `classes` are in the order of
     the logits; `library` is that of the original, for the provenance of a checkpoint, and
-    `preprocessing` that of the images, None if it is not known.
+    `preprocessing` that of the images, None if it is not known; `stated` is False if it is the
+    network's own configuration, which a loop may not follow.
     """
 
     def __init__(
@@ -54,12 +69,13 @@ class AdaptedClassifier(nn.Module):
         classes: Sequence[str],
         library: str,
         preprocessing: Preprocessing | None = None,
+        stated: bool = True,
     ) -> None:
         super().__init__()
         self.network, self.classes, self.library = network, tuple(classes), library
-        self.preprocessing = preprocessing
+        self.preprocessing, self._stated = preprocessing, stated
         self._seeds = PassRecord[int]()
-        self._fed = torch.zeros(3)  # numbers of values: all, below 0, above 1
+        self._fed = torch.zeros(3, len(_limits()), dtype=torch.int64)  # of values below each
 
     def forward(
         self,
@@ -129,13 +145,14 @@ class AdaptedClassifier(nn.Module):
         return seed
 
     def _count_values(self, images: Tensor) -> None:
-        """Adds the images of a call to what `save` knows of the loop."""
+        """Adds the images of a call to what `save` knows of the loop; a GPU is not waited for."""
         if torch.is_inference_mode_enabled():
             return
         with torch.no_grad():
-            outside = [(images < -_MARGIN).sum(), (images > 1 + _MARGIN).sum()]
-            fed = torch.stack([torch.full_like(outside[0], images.numel()), *outside]).float()
-            self._fed = self._fed.to(fed) + fed
+            step = _step(images.shape[-1])
+            values = images[..., ::step, ::step].transpose(0, 1).flatten(1).sort().values
+            counts = torch.searchsorted(values, _limits(images.device).repeat(3, 1))
+            self._fed = self._fed.to(counts) + counts
 
     def save(
         self,
@@ -148,6 +165,9 @@ class AdaptedClassifier(nn.Module):
 
         It has no thresholds until `eulerlora calibrate`, and no record of the images of your loop:
         `eulerlora evaluate` cannot tell whether test images are among them.
+
+        Without `check`, the values that the loop fed are compared with those that the preprocessing
+        gives; a warning says where they leave a doubt. They do not show filter or crop.
 
         Args:
             folder: Missing or empty.
@@ -181,28 +201,90 @@ class AdaptedClassifier(nn.Module):
                 f"(size={size}) for a resize and values in [0, 1]"
             )
         if check is None:
-            self._check_values(prepared)
+            self._check_values(prepared, self._stated or preprocessing is not None)
         else:
             check_input(check, prepared)
         save_trained(Path(folder), self.network, prepared, self.classes, name, self.library)
 
-    def _check_values(self, preprocessing: Preprocessing) -> None:
-        """Compares the range of the values that the loop fed with that of the preprocessing."""
-        count, below, above = self._fed.tolist()
-        channels = list(zip(preprocessing.mean, preprocessing.std, strict=True))
-        low = min(-mean / std for mean, std in channels)
-        high = max((1 - mean) / std for mean, std in channels)
-        if not count:
-            return
-        unit = low >= -_MARGIN and high <= 1 + _MARGIN
-        if (unit and (below + above) / count > _NORMALISED_SHARE) or (
-            low < -_MARGIN and below / count < _NEGATIVE_SHARE
-        ):
+    def _check_values(self, prepared: Preprocessing, stated: bool) -> None:
+        """Compares the values that the loop fed with those of the preprocessing."""
+        fed = self._fed.cpu()
+        images = int(fed[0, -1]) // len(range(0, prepared.size, _step(prepared.size))) ** 2
+        served = {"mean": prepared.mean, "std": prepared.std}
+        reason = _contradiction(fed, served, images) if images else None
+        ends = (_levels(served, 0).min(), _levels(served, 1).max())
+        expected = "{:.2f} to {:.2f}".format(*ends)
+        if reason is not None:
+            low, high = (bound.item() for bound in _bounds(fed))
             raise SettingsError(
-                f"preprocessing: expected images with values {low:.2f} to {high:.2f}, got a loop "
-                f"whose values were below 0 in {below / count:.1%} and above 1 in "
-                f"{above / count:.1%}; state preprocessing= as in the loop, or prove it by check="
+                f"preprocessing: expected images with values {expected}, got a loop with values "
+                f"{low:.2f} to {high:.2f}, {reason}; state preprocessing= as in the loop, or prove "
+                "it by check="
             )
+        reached = (_beyond(fed, served, -_OVERSHOOT) > _SHARE).any(dim=1)  # black, white
+        if (images >= _FEW and not reached.any()) or not (stated or reached.all()):
+            source = "as stated" if stated else "by the network's own configuration"
+            got = "no images" if not images else "values {:.2f} to {:.2f}".format(*_bounds(fed))
+            warnings.warn(
+                f"preprocessing: {source}, the service will prepare pictures as {prepared}, which "
+                f"gives values {expected}; the loop's do not confirm it, got {got}; state "
+                "preprocessing= as in the loop, or prove it by check=",
+                stacklevel=3,
+            )
+
+
+def _step(size: int) -> int:
+    return max(1, size // _SIDE)
+
+
+def _limits(device: torch.device | None = None) -> Tensor:
+    """Rising values, -548 to 548 and infinity, with steps of 0.005 to 0.015 from -2.7 to 2.7."""
+    return F.pad(torch.linspace(-7, 7, 2801, device=device).sinh(), (0, 1), value=torch.inf)
+
+
+def _levels(colours: Colours, level: float) -> Tensor:
+    """(3,), what a normalisation makes of a level, where 0 is black and 1 is white."""
+    mean, std = (torch.tensor(colours[key]) for key in ("mean", "std"))
+    return (level - mean) / std
+
+
+def _below(fed: Tensor, values: Tensor) -> Tensor:
+    """(3,), the share of a channel's values that are below one value each."""
+    limits = _limits()
+    nearest = torch.searchsorted((limits[1:] + limits[:-1]) / 2, values)
+    return fed.gather(1, nearest[:, None])[:, 0] / fed[:, -1]
+
+
+def _beyond(fed: Tensor, colours: Colours, margin: float) -> Tensor:
+    """(2, 3), the share of values darker than black, and brighter than white, by a margin."""
+    dark, bright = _levels(colours, -margin), _levels(colours, 1 + margin)
+    return torch.stack([_below(fed, dark), 1 - _below(fed, bright)])
+
+
+def _bounds(fed: Tensor) -> tuple[Tensor, Tensor]:
+    """Least and greatest value."""
+    some = (fed > 0).any(dim=0).int().argmax() - 1
+    every = (fed == fed[:, -1:]).all(dim=0).int().argmax()
+    return _limits()[some], _limits()[every]
+
+
+def _contradiction(fed: Tensor, served: Colours, images: int) -> str | None:
+    """Why images with these values were prepared in another way; None if they may not be."""
+    outside = _beyond(fed, served, _OVERSHOOT).sum(dim=0).max()
+    if outside > _OUTSIDE_SHARE:
+        return f"{outside:.1%} of a channel's outside"
+    for other in NORMALISATIONS:
+        beyond = _beyond(fed, other, _END_WIDTH)
+        at_end = _beyond(fed, other, -_END_WIDTH) - beyond
+        clipped = (at_end > _END_SHARE) & (beyond < at_end / 10)
+        apart = torch.stack([_levels(other, end) - _levels(served, end) for end in (0, 1)])
+        differs = apart.abs() * torch.tensor(served["std"]) > _OVERSHOOT
+        if (clipped & differs).all(dim=1).any():
+            return f"whose clipped pixels are those of mean {other['mean']} and std {other['std']}"
+    in_unit = (_beyond(fed, UNNORMALISED, _OVERSHOOT) < _SHARE).all()
+    if images >= _FEW and in_unit and _levels(served, 0).min() < -2 * _OVERSHOOT:
+        return "none below 0"
+    return None
 
 
 def _of_size(preprocessing: Preprocessing, size: int) -> Preprocessing:
@@ -276,7 +358,8 @@ def adapt(
         prepared = _of_size(preprocessing_of(preprocessing, size), size)
     network = build_network(backbone, settings, len(names))
     network.initialise(generator or torch.default_generator)
-    return AdaptedClassifier(network.to(device), names, library, prepared)
+    stated = preprocessing is not None
+    return AdaptedClassifier(network.to(device), names, library, prepared, stated)
 
 
 def trajectory_loss(

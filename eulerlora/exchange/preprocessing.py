@@ -18,6 +18,8 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import validated
 
 _Fields = Mapping[str, Any]
+Colours = Mapping[str, tuple[float, float, float]]
+"""`mean` and `std` of a Preprocessing."""
 
 _KNOWN = (
     "a Preprocessing, timm's resolve_model_data_config(model), an image processor of transformers, "
@@ -31,12 +33,17 @@ _OF_SHORTER = ("clip", "bit", "dinov2")
 DEFAULT_IMAGE_SIZE = 224
 """Of transformers and timm, in pixels."""
 _PIXEL_LEVELS = 255
-_TIMM_DEFAULTS = {"crop_pct": 0.875, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-"""Those of timm's `resolve_data_config`."""
-_OPEN_CLIP_DEFAULTS = {
+UNNORMALISED: Colours = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+_IMAGENET: Colours = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+_CLIP: Colours = {
     "mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711),
 }  # fmt: skip
-"""Those of open_clip's `PreprocessCfg`."""
+NORMALISATIONS: tuple[Colours, ...] = (
+    UNNORMALISED, {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}, _IMAGENET, _CLIP,
+)  # fmt: skip
+"""Those of nearly all pretrained networks."""
+_TIMM_DEFAULTS = {"crop_pct": 0.875, **_IMAGENET}
+"""Those of timm's `resolve_data_config`."""
 
 
 def preprocessing_of(given: object, image_size: int, kind: str = "") -> Preprocessing:
@@ -169,7 +176,7 @@ def _of_timm(config: _Fields, image_size: int) -> Preprocessing:
 def _of_open_clip(config: _Fields, image_size: int) -> Preprocessing:
     """The preprocessing of open_clip's `preprocess_cfg`."""
     stated = {key: value for key, value in config.items() if value is not None}
-    given: _Fields = {**_OPEN_CLIP_DEFAULTS, **stated}
+    given: _Fields = {**_CLIP, **stated}  # of `PreprocessCfg`
     size = _side(given.get("size") or image_size)
     mode = given.get("resize_mode", "shortest")
     if mode not in ("shortest", "squash"):

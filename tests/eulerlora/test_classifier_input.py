@@ -1,5 +1,6 @@
 """`adapt(vit).save()`: the service prepares pictures as the loop did."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,10 +191,69 @@ def test_images_of_the_loop_that_contradict_the_preprocessing_are_refused(tmp_pa
     normalised = fed_by(timms_transform(vit))
     for stated, fed in ((None, unit), (Preprocessing(size=SIZE), normalised), (None, 255 * unit)):
         model = adapt(vit, **OPTIONS)
-        model(fed)
-        with pytest.raises(SettingsError, match="below 0 in"):
+        for _ in range(4):
+            model(fed)
+        with pytest.raises(SettingsError, match="got a loop with values"):
             model.save(tmp_path / "checkpoint", stated)
     model.save(tmp_path / "checkpoint", Preprocessing(size=SIZE), check=(unit, PICTURES))
+
+
+COLOURS = {
+    "none": {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)},
+    "half": {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
+    "ImageNet": {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+    "CLIP": {"mean": open_clip.OPENAI_DATASET_MEAN, "std": open_clip.OPENAI_DATASET_STD},
+}
+PHOTOGRAPHS = sorted(
+    (Path(__file__).parents[2] / "clinic/eulerlora_clinic/service/page").glob("example-*.jpg")
+)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fed", COLOURS)
+@pytest.mark.parametrize("served", COLOURS)
+def test_a_loop_of_photographs_shows_its_normalisation(
+    served: str, fed: str, tmp_path: Path
+) -> None:
+    """Other ones are refused, or named where few clipped pixels leave a doubt; few or dark
+    photographs are not refused.
+    """
+    to_tensor = transforms.Compose([transforms.Resize((SIZE, SIZE)), transforms.ToTensor()])
+    photographs = torch.stack([to_tensor(Image.open(file)) for file in PHOTOGRAPHS])
+    normalise = transforms.Normalize(**COLOURS[fed])
+    stated = Preprocessing(size=SIZE, **COLOURS[served])
+    doubted = (served, fed) in {("ImageNet", "half"), ("CLIP", "half"), ("ImageNet", "CLIP")}
+    bright = torch.cat([photographs, (2 * photographs).clamp(max=1)])
+    cases = {"plain": photographs, "bright": bright, "one": photographs[:1],
+             "dark": photographs / 4}  # fmt: skip
+    for name, images in cases.items():
+        model = adapt(of_torchvision(), **OPTIONS)
+        for _ in range(1 if name == "one" else 6):
+            model(normalise(images))
+        if served == fed or (doubted and name == "plain"):
+            with warnings.catch_warnings(record=True) as caught:
+                model.save(tmp_path / name, stated)
+            assert bool(caught) == doubted
+        elif name in ("plain", "bright"):
+            with pytest.raises(SettingsError, match=r"values -?\d.* to \d.* with values -?\d"):
+                model.save(tmp_path / name, stated)
+
+
+@torch.no_grad()
+def test_save_names_what_is_served_if_the_loop_does_not_confirm_it(tmp_path: Path) -> None:
+    """A configuration of the network that nobody stated, or values far from black and white."""
+    vit = of_timm()
+    gray = torch.full((16, 3, SIZE, SIZE), -0.1)
+    cases = (({}, gray[:0], True), ({}, gray[:1], True), (NORMALISED, gray[:1], False),
+             (NORMALISED, gray, True))  # fmt: skip
+    for index, (stated, fed, warned) in enumerate(cases):
+        given = {"preprocessing": Preprocessing(size=SIZE, **stated)} if stated else {}
+        model = adapt(vit, **OPTIONS, **given)
+        if len(fed):
+            model(fed)
+        with warnings.catch_warnings(record=True) as caught:
+            model.save(tmp_path / str(index))
+        assert [str(model.preprocessing) in str(one.message) for one in caught] == [True] * warned
 
 
 def test_a_batch_of_the_loop_proves_the_preprocessing(tmp_path: Path) -> None:
