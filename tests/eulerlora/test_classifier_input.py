@@ -24,6 +24,13 @@ from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
 from tests.eulerlora.exchange.sources import PATCH, SHAPE, SIZE, TIMM, WIDTH, randomised
 
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Of the networks, their adapters and heads: some answer nearly alike to all pictures."""
+    torch.manual_seed(6)
+
+
 OPTIONS: dict[str, Any] = {"rank": 4, "min_rank": 2, "classes": 3}
 NORMALISED = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
 
