@@ -59,7 +59,7 @@ def test_a_line_contains_the_exact_prediction_and_no_image_content(log, path: Pa
     written = json.loads(path.read_text().splitlines()[1])
     prediction = audit_entry("r1").prediction.model_dump()
     omitted = {"trajectories", "expected_entropy", "ood_threshold", "trajectory_probabilities"} | {
-        "ood_scores", "prediction_set", "index", "trajectory_views", "variance",
+        "ood_scores", "prediction_set", "index", "trajectory_views", "variance", "type",
     }  # fmt: skip
     assert written.pop("warnings") == 1
     assert written.pop("triage") is None
