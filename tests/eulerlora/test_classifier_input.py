@@ -167,6 +167,12 @@ def resized(*steps: Any) -> transforms.Compose:
         (resized(transforms.Resize((32, 32), antialias=False)), "antialias"),
         (resized(), "Resize"),
         (transforms.Compose([transforms.Resize((32, 32)), transforms.PILToTensor()]), "ToTensor"),
+        (
+            transforms.Compose([transforms.ToTensor(), transforms.Normalize(**NORMALISED),
+                                transforms.Resize((32, 32))]),
+            "Resize",
+        ),
+        (transformers.CLIPImageProcessor(crop_size=24, size={"shortest_edge": 36}), "got 24"),
         (ViT_B_16_Weights.IMAGENET1K_V1.transforms, "partial"),
         ({"a": 1}, "'a'"),
         ("imagenet", "str"),
