@@ -20,7 +20,7 @@ _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm}
 
 
-class RoundedProducts(TorchDispatchMode):
+class _RoundedProducts(TorchDispatchMode):
     """Sums products of bfloat16 numbers in float32 and rounds the sums, as such instructions do.
 
     Results differ from theirs by the order of the sums only.
@@ -48,10 +48,10 @@ def _is_rounded(values: Tensor) -> bool:
 
 
 def fast_products() -> AbstractContextManager[object]:
-    """`RoundedProducts` if this CPU needs it."""
+    """`_RoundedProducts` if this CPU needs it."""
     if missing_bfloat16(torch.device("cpu")) is None:
         return nullcontext()
-    return RoundedProducts()  # type: ignore[no-untyped-call]
+    return _RoundedProducts()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
