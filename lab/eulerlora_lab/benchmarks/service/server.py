@@ -20,7 +20,7 @@ from typing import Self
 import psutil
 
 ROOT = Path(__file__).parents[4]
-_START_TIMEOUT_S = 180.0
+_START_TIMEOUT_S = 900.0  # a server that ends is noticed at once
 TERMINATE_TIMEOUT_S = 60.0
 _WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _WINDOW = 0.05  # share of the time at its start and at its end
