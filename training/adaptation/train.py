@@ -70,7 +70,7 @@ from training.data.splits import Part
 from training.data.units import Units
 from training.evaluation.evaluate import evaluate
 from training.evaluation.ood_sets import recipe_ood_sets
-from training.evaluation.report_schema import JSON
+from training.evaluation.report_schema import JSON, REPORT
 from training.optimisation.batches import RunLength
 from training.optimisation.run import (
     SAME_DATA,
@@ -85,8 +85,6 @@ from training.optimisation.run import (
 from training.recipe.schema import SOURCE, AdapterRecipe
 from training.reporting.model_card import model_card, write_model_card
 from training.reporting.report import write_report
-
-REPORT = "report"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ FLAG_METRICS: Mapping[ScoreName, str] = {"msp": "flagged", "feature_distance": "
 """Names of the flagged shares of groups, by score."""
 JSON, CHART_FILE = "report.json", "reliability.png"
 PREDICTIONS = "predictions.csv.gz"
+REPORT = "report"
+"""Folder of the report in that of a run."""
 
 
 @dataclass(frozen=True)

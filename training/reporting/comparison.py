@@ -36,7 +36,7 @@ from training.evaluation.metrics import (
     calibration_bins,
     risk_coverage,
 )
-from training.evaluation.report_schema import JSON, TEST, Report, read_report
+from training.evaluation.report_schema import JSON, REPORT, TEST, Report, read_report
 from training.reporting.charts import (
     FigureFormat,
     reliability_chart,
@@ -52,7 +52,6 @@ _OOD = {ood_metric(group, "msp"): f"MSP AUROC, {group}" for group in REJECTED_GR
 _HIGHER_IS_BETTER = {"accuracy", "macro_auroc", *_OOD}
 _TESTED = {name: METRICS[name] for name in _SHOWN} | _OOD
 """The metrics that may be tested, with their titles."""
-_REPORT = "report"
 
 
 @dataclass(frozen=True)
@@ -211,13 +210,13 @@ def _read_report(folder: Path) -> Report:
     if (folder / CONFIG_FILE).exists() and not (inner / JSON).exists():
         raise DataError(
             f"{folder}: expected a checkpoint with a report, got none; make one with `eulerlora "
-            f"evaluate {folder} --data DIR --out {folder / _REPORT}`"
+            f"evaluate {folder} --data DIR --out {folder / REPORT}`"
         )
     return read_report(inner)
 
 
 def _report_folder(folder: Path) -> Path:
-    return folder / _REPORT if (folder / _REPORT).is_dir() else folder
+    return folder / REPORT if (folder / REPORT).is_dir() else folder
 
 
 def _predictions(folder: Path, options: Options) -> dict[str, StoredPredictions]:

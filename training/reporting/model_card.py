@@ -4,8 +4,9 @@ import hashlib
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,15 +19,23 @@ from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora.settings import Provenance
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.printable import printable
 from eulerlora_contract.progress import format_duration
 from training.data.dataset import IMAGENET, DataSet
 from training.data.registry import DATA_SETS
+from training.evaluation.comparison import read_predictions
 from training.evaluation.evaluate import method_title
 from training.evaluation.intervals import CONFIDENCE
-from training.evaluation.report_schema import CHART_FILE, Report, read_report
+from training.evaluation.report_schema import (
+    CHART_FILE,
+    REPORT,
+    TEST,
+    Report,
+    read_report,
+)
 from training.recipe.file import RECIPES
 from training.recipe.schema import EMBEDDED
-from training.reporting.report import RESULTS, card_results, results_csv
+from training.reporting.report import PROBE, RESULTS, card_results, results_csv
 from training.reporting.tables import CARD_CLASSES, card_sensitivities, enumeration
 
 _DIRECTIONS = (
@@ -73,7 +82,8 @@ def write_model_card(folder: Path, report_folder: Path, sections: Sequence[str] 
     """Writes the model card of the checkpoint in `folder` from a report, and the files beside it.
 
     These are the reliability diagrams and a table of all results. Their names have a digest of the
-    contents.
+    contents. The training's comparison with a linear probe stays if the report is on its test
+    images; a note on stderr says if the card loses it.
 
     Args:
         folder: Of the checkpoint.
@@ -102,8 +112,14 @@ def write_model_card(folder: Path, report_folder: Path, sections: Sequence[str] 
     }
     names = {name: _digest_name(name, content) for name, content in contents.items()}
     beside = _CardFiles(names[CHART_FILE], names[RESULTS])
-    text = model_card(read_config(folder), report, sections, beside)
-    with atomic_write(folder / CARD_FILE) as card:  # the step to the new card and its files
+    kept = _with_probe(report, report_folder, folder / REPORT)
+    text = model_card(read_config(folder), kept, sections, beside)
+    card_file = folder / CARD_FILE
+    before = card_file.read_bytes() if card_file.exists() else b""
+    if PROBE.encode() in before and PROBE not in text:
+        lost = f"{report_folder} is not compared with {PROBE}: the card loses that comparison"
+        print(printable(f"note: {lost}"), file=sys.stderr)
+    with atomic_write(card_file) as card:  # the step to the new card and its files
         for name, content in contents.items():
             made = card.with_name(names[name])
             with atomic_write(made) as partial:
@@ -113,6 +129,22 @@ def write_model_card(folder: Path, report_folder: Path, sections: Sequence[str] 
     earlier = {path for pattern in CARD_FILES for path in folder.glob(pattern)}
     for path in earlier - {folder / name for name in names.values()}:
         path.unlink()
+
+
+def _with_probe(report: Report, report_folder: Path, run_report: Path) -> Report:
+    """The report with the comparison of the run's own report, if both are on the same answers."""
+    options = report.modes[0].options
+    if report.probe is not None or not run_report.is_dir():
+        return report
+    try:
+        of_run = read_report(run_report)
+        if (of_run.revision, of_run.modes[0].options) != (report.revision, options):
+            return report
+        tests = [read_predictions(path, options)[TEST] for path in (run_report, report_folder)]
+    except DataError:
+        return report
+    ours, theirs = ([test.names, test.clusters, test.labels.tolist()] for test in tests)
+    return replace(report, probe=of_run.probe) if ours == theirs else report
 
 
 def _digest_name(name: str, content: bytes) -> str:

@@ -69,6 +69,7 @@ _OOD_NOTE = (
     "share flagged uses the checkpoint's thresholds."
 )
 RESULTS = "results.csv"
+PROBE = "the linear probe that the training started from"
 _PREDICTIONS_NOTE = (
     f"`{RESULTS}` has all figures. `{PREDICTIONS}` has a row for each image, set and mode: the "
     "true class, the probability of each class, entropies, scores and flags, from which all "
@@ -155,7 +156,7 @@ def _data_summary(report: Report) -> str:
 def probe_note(probe: ProbeComparison) -> str:
     """How the model compares with the linear probe that its training started from."""
     basis = f"{probe.images:,} test images of {probe.groups:,} groups"
-    started = f"the linear probe that the training started from (accuracy {probe.accuracy:.3f})"
+    started = f"{PROBE} (accuracy {probe.accuracy:.3f})"
     nll, accuracy = probe.nll_difference, probe.accuracy_difference
     if probe.verdict == "not tested" or nll is None or accuracy is None:
         reason = _no_interval(probe.groups)

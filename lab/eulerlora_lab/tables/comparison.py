@@ -17,7 +17,6 @@ from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import write_text
 from eulerlora_lab.tables.results import COMPARED_SCORES, METRIC_NAMES, arm_results, section
 from eulerlora_lab.tables.table import Difference, ResultTable, TableRun
-from training.adaptation.train import REPORT
 from training.evaluation.comparison import (
     LEVEL,
     POWER,
@@ -30,6 +29,7 @@ from training.evaluation.comparison import (
     read_predictions,
     resampled_metrics,
 )
+from training.evaluation.report_schema import REPORT
 
 FEWEST_SEEDS = 2
 

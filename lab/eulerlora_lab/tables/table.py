@@ -17,10 +17,10 @@ from eulerlora_contract.errors import DataError, SettingsError
 from eulerlora_contract.sampling import Options
 from eulerlora_contract.settings import Settings, validated
 from training.adaptation.network import members, read_backbone
-from training.adaptation.train import REPORT, state_file
+from training.adaptation.train import state_file
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
-from training.evaluation.report_schema import JSON
+from training.evaluation.report_schema import JSON, REPORT
 from training.recipe.file import find_recipe, read_recipe
 from training.recipe.schema import AdapterRecipe
 

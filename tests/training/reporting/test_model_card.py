@@ -1,9 +1,10 @@
 """Contents of the model card."""
 
 import csv
+import gzip
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from eulerlora.checkpoint.files import stored_revision
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.checkpoints import ClassName
 from tests.checkpoint_files import write_config
-from tests.conftest import config_of, random_network
+from tests.conftest import DET, config_of, random_network
 from tests.program import refusal, run, succeed
 from tests.training.synthetic_report import MODES, REPORT, of_class, report, report_json, share
 from training.reporting.model_card import model_card
@@ -263,6 +264,33 @@ def test_the_card_and_the_files_beside_it_are_written_without_a_new_revision(
             card = card.replace(name, beside.name)
         assert (folder / "README.md").read_text() == card
         assert stored_revision(folder) == before
+
+
+@pytest.mark.parametrize("other", [None, "other.png", "no report"])
+def test_the_card_keeps_the_comparison_with_the_probe_or_says_that_it_is_lost(
+    evaluated: tuple[Path, Path], tmp_path: Path, other: str | None
+) -> None:
+    folder, again = evaluated
+    of_run = Path(shutil.copytree(again, folder / "report"))
+    nll = {"value": -0.2, "low": -0.3, "high": -0.1}
+    probe = {"accuracy": 0.4, "images": 2, "groups": 2, "nll_difference": nll,
+             "accuracy_difference": nll}  # fmt: skip
+    written = report(revision=stored_revision(folder), probe=probe)
+    (of_run / "report.json").write_bytes(report_json(written))
+    for path, name in ((of_run, "a.png"), (again, other or "a.png")):
+        with gzip.open(path / "predictions.csv.gz", "wt", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["set", "group", "name", "cluster", "label", *asdict(DET), "p_red"])
+            writer.writerow(["test", "test", name, "", "red", *asdict(DET).values(), 1.0])
+    verdict = "Better than the linear probe that the training started from (accuracy 0.400)"
+    assert succeed("card", folder, "--report", of_run).err == ""
+    assert verdict in (folder / "README.md").read_text()
+    if other == "no report":
+        shutil.rmtree(of_run)
+    done = succeed("card", folder, "--report", again)
+    assert (verdict in (folder / "README.md").read_text()) == (other is None)
+    assert done.err.count("the card loses") == (other is not None)
+    assert len(done.err.splitlines()) == (other is not None)
 
 
 def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_path: Path) -> None:
