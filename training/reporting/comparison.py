@@ -200,9 +200,13 @@ def _pairing(arm: Arm, reference: Arm) -> str:
     if not common:
         known = all(isinstance(seed, int) for seed in seeds)
         return f"{'other seeds' if known else 'seeds not recorded'}: not paired"
-    left_out = [str(seed) for seed in seeds if seed not in common]
-    paired = f"{', '.join(map(str, common))} of both"
-    return f"{paired}; {', '.join(left_out)} left out" if left_out else paired
+    left_out = [seed for seed in seeds if seed not in common]
+    paired = f"{_counted_seeds(common)} of both"
+    return f"{paired}; {_counted_seeds(left_out)} left out" if left_out else paired
+
+
+def _counted_seeds(seeds: Sequence[int | Path]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _read_report(folder: Path) -> Report:
@@ -300,8 +304,9 @@ def _note(comparison: Comparison) -> str:
     tests = len(comparison.differences)
     shown = sum(one.shown for one in comparison.differences)
     single = [arm.name for arm in comparison.arms if len(arm.runs) == 1]
+    seeds = "" if len(single) == len(comparison.arms) else " and new seeds"
     note = (
-        "Intervals of 95% are for new test images and new seeds. Differences shown, with a p below "
+        f"Intervals of 95% are for new test images{seeds}. Differences shown, with a p below "
         f"{LEVEL:.2g} after Holm's correction: {shown} of {tests}. No difference shown is not "
         f"equal: such runs show a difference of `detectable` with a probability of {POWER:.0%}."
     )

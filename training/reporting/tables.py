@@ -104,7 +104,9 @@ def _flagged_range(mode: ModeReport, names: Sequence[str], score: ScoreName) -> 
         mode.ood[name].scores[score].flagged for name in names if score in mode.ood[name].scores
     ]
     shares = [one.share for one in flagged if one is not None]
-    return f"{min(shares):.2f} to {max(shares):.2f}" if shares else None
+    if len(shares) > 1:
+        return f"{min(shares):.2f} to {max(shares):.2f}"
+    return f"{shares[0]:.2f}" if shares else None
 
 
 def _share(value: Proportion | None) -> str:

@@ -148,7 +148,8 @@ def test_the_folder_has_tables_for_a_paper_and_charts_with_all_methods(tmp_path:
 def test_other_seeds_are_not_paired_and_a_single_run_says_so(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path / f"a{seed}", seed) for seed in (0, 1)]
     runs += [finished_run(tmp_path / f"b{seed}", seed, 1.5, title="SNGP") for seed in (5, 6)]
-    assert "A single run" not in succeed("compare", *runs).out
+    text = succeed("compare", *runs).out
+    assert "new test images and new seeds" in text and "A single run" not in text
     text = succeed("compare", *runs[:3]).out
     assert "A single run (SNGP) says nothing about other seeds" in text
     assert {row[-1] for row in table_rows(text, 1)} == {"other seeds: not paired"}
@@ -157,9 +158,9 @@ def test_other_seeds_are_not_paired_and_a_single_run_says_so(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("of_lora", "of_sngp", "common", "stated", "note"),
     [
-        ((0, 1), (0,), (0,), "0 of both; 1 left out", "A single run (SNGP)"),
-        ((0, 1), (2, 1), (1,), "1 of both; 2, 0 left out", "single common seed (SNGP)"),
-        ((0, 1, 2), (1, 2), (1, 2), "1, 2 of both; 0 left out", ""),
+        ((0, 1), (0,), (0,), "seed 0 of both; seed 1 left out", "A single run (SNGP)"),
+        ((0, 1), (2, 1), (1,), "seed 1 of both; seeds 2, 0 left out", "single common seed (SNGP)"),
+        ((0, 1, 2), (1, 2), (1, 2), "seeds 1, 2 of both; seed 0 left out", ""),
         ((0, 1), (5, None), (), "seeds not recorded: not paired", ""),
     ],
 )
@@ -208,8 +209,10 @@ def test_few_images_are_not_tested(tmp_path: Path) -> None:
 
 def test_a_difference_that_is_equal_in_all_resamples_has_no_interval(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path / n, 0, 50.0, title=n) for n in ("LoRA", "SNGP")]
-    (row,) = table_rows(succeed("compare", *runs, "--metric", "accuracy").out, 1)
-    assert row[3:] == ["+0.0000", "no interval", "n/a", "n/a", "0 of both"]
+    text = succeed("compare", *runs, "--metric", "accuracy").out
+    assert "new seeds" not in text  # of single runs
+    (row,) = table_rows(text, 1)
+    assert row[3:] == ["+0.0000", "no interval", "n/a", "n/a", "seed 0 of both"]
 
 
 def test_a_model_that_was_shown_test_images_is_marked(tmp_path: Path) -> None:
