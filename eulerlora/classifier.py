@@ -7,7 +7,7 @@ model.save("checkpoint", check=(images, pictures))  # `eulerlora serve checkpoin
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -167,7 +167,8 @@ class AdaptedClassifier(nn.Module):
         `eulerlora evaluate` cannot tell whether test images are among them.
 
         Without `check`, the values that the loop fed are compared with those that the preprocessing
-        gives; a warning says where they leave a doubt. They do not show filter or crop.
+        gives. They do not show resize, crop and filter: a warning says what will be served if no
+        preprocessing was stated, no images were fed or their values leave a doubt.
 
         Args:
             folder: Missing or empty.
@@ -192,7 +193,7 @@ class AdaptedClassifier(nn.Module):
         size = self.network.backbone.settings.image_size
         prepared = self.preprocessing
         if preprocessing is not None:
-            prepared = _of_size(preprocessing_of(preprocessing, size), size)
+            prepared = _stated(preprocessing, size, self.library)
         if prepared is None:
             raise SettingsError(
                 "preprocessing: expected how your loop prepared its images, which the network does "
@@ -222,13 +223,16 @@ class AdaptedClassifier(nn.Module):
                 "it by check="
             )
         reached = (_beyond(fed, served, -_OVERSHOOT) > _SHARE).any(dim=1)  # black, white
-        if (images >= _FEW and not reached.any()) or not (stated or reached.all()):
+        if not (images and stated) or (images >= _FEW and not reached.any()):
             source = "as stated" if stated else "by the network's own configuration"
             got = "no images" if not images else "values {:.2f} to {:.2f}".format(*_bounds(fed))
+            doubt = f"the loop's do not confirm it, got {got}"
+            if reached.all():
+                doubt = f"so do the loop's ({got}), which do not show resize, crop and filter"
             warnings.warn(
                 f"preprocessing: {source}, the service will prepare pictures as {prepared}, which "
-                f"gives values {expected}; the loop's do not confirm it, got {got}; state "
-                "preprocessing= as in the loop, or prove it by check=",
+                f"gives values {expected}; {doubt}; state preprocessing= as in the loop, or prove "
+                "it by check=(images, pictures)",
                 stacklevel=3,
             )
 
@@ -273,21 +277,30 @@ def _contradiction(fed: Tensor, served: Colours, images: int) -> str | None:
     outside = _beyond(fed, served, _OVERSHOOT).sum(dim=0).max()
     if outside > _OUTSIDE_SHARE:
         return f"{outside:.1%} of a channel's outside"
+    matched: list[tuple[int, float, Colours]] = []  # by ends with clipped pixels, then by range
     for other in NORMALISATIONS:
         beyond = _beyond(fed, other, _END_WIDTH)
         at_end = _beyond(fed, other, -_END_WIDTH) - beyond
-        clipped = (at_end > _END_SHARE) & (beyond < at_end / 10)
+        clipped = (at_end > _END_SHARE) & (beyond < at_end / 10)  # (2, 3), black and white
         apart = torch.stack([_levels(other, end) - _levels(served, end) for end in (0, 1)])
         differs = apart.abs() * torch.tensor(served["std"]) > _OVERSHOOT
         if (clipped & differs).all(dim=1).any():
-            return f"whose clipped pixels are those of mean {other['mean']} and std {other['std']}"
+            ends = int(clipped.all(dim=1).sum())
+            matched.append((ends, -float(beyond.sum(dim=0).max()), other))
+    if matched:
+        *_, best = max(matched, key=lambda one: one[:2])
+        return f"whose clipped pixels are those of mean {best['mean']} and std {best['std']}"
     in_unit = (_beyond(fed, UNNORMALISED, _OVERSHOOT) < _SHARE).all()
     if images >= _FEW and in_unit and _levels(served, 0).min() < -2 * _OVERSHOOT:
         return "none below 0"
     return None
 
 
-def _of_size(preprocessing: Preprocessing, size: int) -> Preprocessing:
+def _stated(given: object, size: int, library: str) -> Preprocessing:
+    """That of a loop, for this input size, which timm's configuration of a network may not have."""
+    if library == "timm" and isinstance(given, Mapping) and "input_size" in given:
+        given = {**given, "input_size": (3, size, size)}
+    preprocessing = preprocessing_of(given, size)
     if preprocessing.size != size:
         raise SettingsError(
             f"preprocessing: expected size {size}, that of the network's input, got "
@@ -355,7 +368,7 @@ def adapt(
     if preprocessing is None:
         prepared = preprocessing_of_module(vit, library, size)
     else:
-        prepared = _of_size(preprocessing_of(preprocessing, size), size)
+        prepared = _stated(preprocessing, size, library)
     network = build_network(backbone, settings, len(names))
     network.initialise(generator or torch.default_generator)
     stated = preprocessing is not None

@@ -77,8 +77,11 @@ def check_input(check: object, preprocessing: Preprocessing) -> None:
             f"{images[worst].min():.2f} to {images[worst].max():.2f}"
             for images in (actual, expected)
         )
+        picture = pictures[worst] if isinstance(pictures, Sequence) else None
+        file = getattr(picture, "filename", picture)  # of Pillow's images
+        named = f" ({file})" if isinstance(file, str | Path) and file else ""
         raise SettingsError(
-            f"check: expected the service's input of the same pictures, got picture {worst} with "
-            f"a mean difference of {levels[worst]:.1f} of 255 levels (values {ranges} in loop and "
-            f"service); the stated preprocessing is {preprocessing}"
+            "check: expected the service's input of the same pictures, got picture "
+            f"{worst}{named} with a mean difference of {levels[worst]:.1f} of 255 levels (values "
+            f"{ranges} in loop and service); the stated preprocessing is {preprocessing}"
         )

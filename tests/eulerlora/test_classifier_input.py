@@ -248,16 +248,23 @@ def test_a_loop_of_photographs_shows_its_normalisation(
                 model.save(tmp_path / name, stated)
             assert bool(caught) == doubted
         elif name in ("plain", "bright"):
-            with pytest.raises(SettingsError, match=r"values -?\d.* to \d.* with values -?\d"):
+            with pytest.raises(SettingsError, match=r"values -?\d.* to \d.* with values -?\d") as e:
                 model.save(tmp_path / name, stated)
+            named = f"those of mean {COLOURS[fed]['mean']} and std {COLOURS[fed]['std']}"
+            assert ("clipped" in str(e.value)) == (named in str(e.value))
 
 
 @torch.no_grad()
 def test_save_names_what_is_served_if_the_loop_does_not_confirm_it(tmp_path: Path) -> None:
-    """A configuration of the network that nobody stated, or values far from black and white."""
+    """A configuration of the network that nobody stated, values far from black and white, or no
+    images.
+    """
     vit = of_timm()
     gray = torch.full((16, 3, SIZE, SIZE), -0.1)
-    cases = (({}, gray[:0], True), ({}, gray[:1], True), (NORMALISED, gray[:1], False),
+    transform = timms_transform(vit)  # as by the configuration, but for a squash
+    squashed = torch.stack([transform(image.resize((SIZE, SIZE))) for image in PICTURES])
+    cases = (({}, gray[:0], True), ({}, gray[:1], True), ({}, squashed, True),
+             (NORMALISED, gray[:0], True), (NORMALISED, gray[:1], False),
              (NORMALISED, gray, True))  # fmt: skip
     for index, (stated, fed, warned) in enumerate(cases):
         given = {"preprocessing": Preprocessing(size=SIZE, **stated)} if stated else {}
@@ -266,7 +273,8 @@ def test_save_names_what_is_served_if_the_loop_does_not_confirm_it(tmp_path: Pat
             model(fed)
         with warnings.catch_warnings(record=True) as caught:
             model.save(tmp_path / str(index))
-        assert [str(model.preprocessing) in str(one.message) for one in caught] == [True] * warned
+        named = [str(model.preprocessing) in str(one.message) for one in caught]
+        assert named == [True] * warned, index
 
 
 def test_a_batch_of_the_loop_proves_the_preprocessing(tmp_path: Path) -> None:
@@ -303,8 +311,11 @@ def disagreements() -> dict[str, Tensor]:
 def test_save_refuses_a_batch_that_the_service_would_prepare_otherwise(
     fed: Tensor, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError, match="check"):
-        adapt(of_timm(), **OPTIONS).save(tmp_path / "checkpoint", check=(fed, PICTURES))
+    files = [tmp_path / f"{index}.png" for index in range(len(PICTURES))]
+    for image, file in zip(PICTURES, files, strict=True):
+        image.save(file)
+    with pytest.raises(SettingsError, match=r"check: .* picture (\d) \(.*/\1.png\) with"):
+        adapt(of_timm(), **OPTIONS).save(tmp_path / "checkpoint", check=(fed, files))
     assert not (tmp_path / "checkpoint").exists()
 
 
@@ -322,3 +333,7 @@ def test_timms_own_configuration_of_a_model_is_accepted() -> None:
     stated = adapt(vit, **OPTIONS, preprocessing=resolve_model_data_config(vit)).preprocessing
     assert stated == adapt(vit, **OPTIONS).preprocessing
     assert (stated.size, stated.shorter_side) == (160, 168)
+    vit = timm.create_model("test_vit", img_size=SIZE)  # its configuration is still that of 160
+    model = adapt(vit, **OPTIONS, preprocessing=resolve_model_data_config(vit))
+    assert model.preprocessing == adapt(vit, **OPTIONS).preprocessing
+    assert model.preprocessing.size == SIZE
