@@ -38,7 +38,8 @@ class Repository:
 
     def __post_init__(self) -> None:
         if REPOSITORY.fullmatch(self.name) is None:
-            raise HubError(f"expected a repository ORGANISATION/NAME, got {self.name!r}")
+            missing = "" if Path(self.name).is_dir() else ", and there is no such folder"
+            raise HubError(f"expected a repository ORGANISATION/NAME, got {self.name!r}{missing}")
 
     @classmethod
     def of_url(cls, url: str) -> "Repository":

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from eulerlora.checkpoint.weights import (
+    BACKBONE_FILE,
     CARD_FILE,
     STORED_DTYPES,
     at_image_size,
@@ -107,6 +108,8 @@ class WeightsSource:
         for name in _WEIGHT_FILES:
             if (self.folder / name).is_file():
                 return [self.folder / name]
+        if (backbone := self.folder / BACKBONE_FILE).is_file():
+            raise CheckpointError(backbone, "already a backbone: use it as backbone.weights")
         raise CheckpointError(self.folder, f"expected weights in one of {', '.join(_WEIGHT_FILES)}")
 
     @property

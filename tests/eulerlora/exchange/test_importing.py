@@ -337,6 +337,7 @@ def test_an_imported_backbone_is_one_that_training_reads(tmp_path: Path) -> None
     path = tmp_path / "out" / "backbone.safetensors"
     assert f"--set backbone.weights={path}" in done.out
     assert "licence: not stated by the source" in done.out
+    assert f"{path}: already a backbone" in refused(tmp_path / "out")
     for size, shorter_side in ((None, 35), (64, 70)):
         source = BackboneSource(weights=str(path), image_size=size)
         frozen = read_backbone(source, tmp_path, torch.float16)
@@ -365,5 +366,5 @@ def test_a_repository_has_an_organisation_a_name_and_a_revision() -> None:
     assert Repository.of_url("org/name") == Repository("org/name")
     assert str(Repository("org/name", "v1.0")) == "hf://org/name@v1.0"
     for name in ("name", "a/b/c", "hf://org/na me", ""):
-        with pytest.raises(HubError):
+        with pytest.raises(HubError, match="no such folder" if name else "repository"):
             Repository.of_url(name)
