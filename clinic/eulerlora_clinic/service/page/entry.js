@@ -27,8 +27,9 @@ export class Entry {
     this.actions = actions;
     this.shown = []; // state, progress, result and problem of the last update
     this.name = html("span", { class: "row-name", id: `name-${item.id}`, translate: "no" }, item.name);
-    this.identifier = html("span", { class: "row-identifier", translate: "no" }, item.identifier);
+    this.identifier = html("span", { class: "row-identifier", translate: "no" });
     this.note = html("span", { class: "row-note" });
+    this.written = html("span", { class: "print-only", translate: "no" });
     this.cells = html("span", { class: "row-cells" });
     this.button = button([], () => this.#toggle(), {
       class: "row",
@@ -108,7 +109,7 @@ export class Entry {
     });
     this.button.append(
       this.thumbnail,
-      html("span", { class: "row-text" }, this.name, this.identifier, this.note),
+      html("span", { class: "row-text" }, this.name, this.identifier, this.written, this.note),
       this.cells,
       html("span", { class: "row-arrow", "aria-hidden": "true" }),
     );
@@ -124,6 +125,7 @@ export class Entry {
       ),
       this.content,
     );
+    this.#showFields();
     this.article = html(
       "article",
       { "aria-labelledby": `name-${item.id}` },
@@ -152,10 +154,17 @@ export class Entry {
     });
     input.addEventListener(event, () => {
       item[name] = input.value;
-      this.identifier.textContent = item.identifier;
+      this.#showFields();
       this.actions.edited(item);
     });
     return html("div", { class: "field" }, html("label", { for: input.id }, label), input);
+  }
+
+  /* Outside of the card, which has no fields on paper. */
+  #showFields() {
+    const { identifier, note } = this.item;
+    this.identifier.textContent = identifier;
+    this.written.textContent = note && t("{name}: {value}", { name: NOTE[1], value: note });
   }
 
   async #showPreview() {

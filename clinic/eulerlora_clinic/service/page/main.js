@@ -274,7 +274,10 @@ byId("copy-curl").addEventListener("click", ({ target }) => {
   copy(byId("curl").textContent, target, "curl.txt");
 });
 byId("print").addEventListener("click", () => print());
-addEventListener("beforeprint", () => describePrint(items));
+addEventListener("beforeprint", () => {
+  list.openLesions(); // closed ones would not be printed
+  describePrint(items);
+});
 addEventListener("beforeunload", (event) => {
   if (list.deciding(items).some(isUndecided)) event.preventDefault(); // the browser asks
 });

@@ -87,6 +87,11 @@ export class WorkList {
     }
   }
 
+  /** Shows all images of each lesion. */
+  openLesions() {
+    for (const { lesion } of this.entries.values()) lesion.open ||= !lesion.hidden;
+  }
+
   focus(item) {
     const { button, element } = this.entries.get(item);
     const lesion = element.parentElement.closest("details");
