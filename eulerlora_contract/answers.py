@@ -413,7 +413,7 @@ _WITHOUT_FIGURES = {
     Reason.FAR, Reason.TARGET_CLASSES,
 }  # fmt: skip
 """The reasons that people see of an unfamiliar image. Only one rests on a probability: that it
-reaches the urgent threshold.
+reaches the urgent threshold, which people do not see of a far image: there it has no effect.
 """
 
 
@@ -539,8 +539,9 @@ class TriageResult(WireModel):
         """What people see of the result."""
         if not self.prediction.unfamiliar:
             return ShownResult(self.reasons, self.prediction, self.target.probability)
-        kept = (reason for reason in self.reasons if reason.code in _WITHOUT_FIGURES)
-        return ShownResult(tuple(kept))
+        is_far = any(reason.code == Reason.FAR for reason in self.reasons)
+        codes = _WITHOUT_FIGURES - {Reason.TARGET_CLASSES} if is_far else _WITHOUT_FIGURES
+        return ShownResult(tuple(reason for reason in self.reasons if reason.code in codes))
 
     def name_of(self, label: str) -> str:
         """The name of a class without its remarks in brackets; its code without a name."""

@@ -67,7 +67,8 @@ def test_unfamiliar_rows_say_why_on_a_phone_and_far_ones_are_the_last(go) -> Non
         response = route.fetch()
         body = response.json()
         if body["quality"]["width"] == 400:  # the house
-            body["reasons"].append({"code": "far", "words": REASONS["far"]})
+            for code in ("far", "target_classes"):
+                body["reasons"].append({"code": code, "words": REASONS[code]})
         else:
             body["reasons"] = [one for one in body["reasons"] if one["code"] != "far"]
         route.fulfill(response=response, json=body)
@@ -80,6 +81,10 @@ def test_unfamiliar_rows_say_why_on_a_phone_and_far_ones_are_the_last(go) -> Non
         expect(rows.locator(".row-name")).to_have_text(["few pixels.png", "a house.png"])
         expect(rows.locator(".row-note").first).to_be_visible()
         expect(rows.first).to_contain_text(REASONS["unfamiliar"])
+        expect(rows.last).to_contain_text("It is so far from all")
+        expect(rows.last).not_to_contain_text("urgent threshold")
+        image = rows.first.locator(".row-image").bounding_box()
+        assert image["width"] > image["height"]  # as most pictures, which fill it
 
 
 @pytest.mark.slow

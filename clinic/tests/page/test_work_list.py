@@ -61,7 +61,12 @@ def test_a_row_has_image_disposition_probability_quality_and_name(go) -> None:
                     expect(row.locator(".target")).to_contain_text("malignant, ")
                     expect(row).to_contain_text(re.compile("(routine|urgent) line"))
                     expect(row).to_contain_text("passes")
-        expect(visit.row("fractal.png")).not_to_contain_text("%")
+        fractals = visit.row("fractal.png")
+        expect(fractals).not_to_contain_text("%")
+        text, row = (
+            part.bounding_box()["width"] for part in (fractals.locator(".row-text"), fractals)
+        )
+        assert text > row / 2  # no room for figures
 
 
 def test_a_list_notes_few_pixels_and_repeated_files_and_warns_and_is_announced_once(go) -> None:

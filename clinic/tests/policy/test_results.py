@@ -176,7 +176,8 @@ def test_people_read_why_a_far_image_is_not_urgent() -> None:
     result = triage_result(prediction, GOOD, decide(rules, prediction), rules, {})
     assert result.disposition is Disposition.UNFAMILIAR
     words = {reason.code: reason.words for reason in result.shown.reasons}
-    assert list(words) == [Reason.UNFAMILIAR, Reason.FAR, Reason.TARGET_CLASSES]
+    assert list(words) == [Reason.UNFAMILIAR, Reason.FAR]  # and not that it is above the threshold
+    assert Reason.TARGET_CLASSES in [reason.code for reason in result.reasons]
     assert words[Reason.FAR] == REASONS[Reason.FAR].format(target=rules.target.name)
 
 
