@@ -34,7 +34,11 @@ def test_a_decision_is_recorded_and_undone_by_keyboard(go, audited, log: Path) -
         visit.page.keyboard.press("Tab")
         visit.page.keyboard.press("Enter")  # without a reason
         expect(visit.page.get_by_label("Reason")).to_be_focused()
-        visit.page.keyboard.type("seen before")
+        visit.page.keyboard.type(" ")
+        visit.page.keyboard.press("Enter")
+        expect(visit.page.get_by_label("Reason")).to_be_focused()
+        visit.page.keyboard.insert_text("seen\nbefore")
+        expect(visit.page.get_by_label("Reason")).to_have_value("seen\nbefore")
         visit.page.keyboard.press("Enter")
         words = f"Overridden: {choice[0]} instead of {title}. Seen before."
         expect(visit.card("one.jpg").get_by_role("status")).to_have_text(words)

@@ -83,11 +83,10 @@ export class Decision {
     const select = html("select", { id: `decision-${id}`, name: "decision" },
       others.map((choice) => new Option(this.titles(choice), choice)));
     if ("decision" in draft) select.value = draft.decision;
-    const reason = html("input", {
-      id: `reason-${id}`, type: "text", name: "reason", autocomplete: "off", required: true,
-      value: draft.reason,
-      maxlength: MAX_REASON, pattern: ".*\\S.*", "aria-describedby": `reason-hint-${id}`,
-    });
+    const reason = html("textarea", {
+      id: `reason-${id}`, name: "reason", rows: 2, autocomplete: "off", required: true,
+      maxlength: MAX_REASON, "aria-describedby": `reason-hint-${id}`,
+    }, draft.reason);
     const form = html("form", { class: "override" },
       html("div", { class: "field" }, html("label", { for: select.id }, t("Decide")), select),
       html("div", { class: "field" }, html("label", { for: reason.id }, t("Reason")), reason),
@@ -97,7 +96,13 @@ export class Decision {
         t("The server's audit log keeps the reason: name no patient.")));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#send({ decision: select.value, reason: reason.value });
+      reason.value = reason.value.replace(/\s+/g, " ").trim(); // a pasted text has lines
+      if (form.reportValidity()) this.#send({ decision: select.value, reason: reason.value });
+    });
+    reason.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.isComposing) return;
+      event.preventDefault();
+      form.requestSubmit();
     });
     form.addEventListener("keydown", ({ key }) => key === "Escape" && this.#close());
     const keep = () => {
