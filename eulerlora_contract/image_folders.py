@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import NoReturn
 
 from eulerlora_contract.errors import ImageFilesError
-from eulerlora_contract.image_formats import SNIFFED_BYTES, known_kind, sniff
+from eulerlora_contract.image_formats import DICOM_KIND, SNIFFED_BYTES, known_kind, sniff
 
 _IMAGE_EXTENSIONS = (
     ".avif", ".bmp", ".dcm", ".dicom", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jpeg",
@@ -22,9 +22,10 @@ formats it reads."""
 _SYSTEM_NAMES = {
     "__macosx", "__pycache__", "lost+found", "system volume information", "$recycle.bin",
     "#recycle", "#snapshot", "@eadir", "@tmp", "@recycle", "@recently-snapshot", "@sharebin",
-    "thumbs.db", "desktop.ini",
+    "thumbs.db", "desktop.ini", "dicomdir",
 }  # fmt: skip
-"""Files and folders that operating systems and network drives make, in lower case."""
+"""Files and folders that operating systems and network drives make, and the index of DICOM media,
+in lower case."""
 _RESOURCE_FORKS = "._*"
 """What macOS writes beside the files of a foreign drive."""
 
@@ -59,11 +60,14 @@ class FileSelection:
         return left_out_notes(Counter(file_kind(file) for file in self.others), self.hidden)
 
 
-def list_files(paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str]) -> FileSelection:
+def list_files(
+    paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str], by_content: bool = False
+) -> FileSelection:
     """Lists the given files, and all files with such an extension below the given folders.
 
     The order is that of the paths; files of a folder are sorted. Hidden files and those of systems
-    are left out.
+    are left out. With `by_content`, a file of a folder with another extension or without one is
+    listed too if it begins like a JPEG, PNG or WebP, or like a DICOM file if `extensions` have it.
 
     Raises:
         ImageFilesError: For a folder that cannot be listed.
@@ -80,7 +84,7 @@ def list_files(paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str
             is_image = file.name.lower().endswith(tuple(extensions))
             if name is not None:
                 hidden[name] += is_image
-            elif is_image:
+            elif is_image or (by_content and _has_image_content(file, extensions)):
                 selected.setdefault(os.path.abspath(file), file)  # noqa: PTH100
             else:
                 others.append(file)
@@ -90,16 +94,21 @@ def list_files(paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str
 def select_files(
     paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = _IMAGE_EXTENSIONS
 ) -> FileSelection:
-    """As `list_files`, but at least one file.
+    """As `list_files` with `by_content`, but at least one file.
 
     Raises:
         ImageFilesError: As `list_files`, and if there is no file.
     """
-    selection = list_files(paths, extensions)
+    selection = list_files(paths, extensions, by_content=True)
     if not selection.files:
         found = "".join(f"; {note}" for note in selection.notes)
         raise ImageFilesError(f"expected image files ({' '.join(extensions)}), got none{found}")
     return selection
+
+
+def _has_image_content(file: Path, extensions: Sequence[str]) -> bool:
+    start = _first_bytes(file) or b""
+    return sniff(start) is not None or (".dcm" in extensions and known_kind(start) is DICOM_KIND)
 
 
 def left_out_notes(others: Mapping[str, int], hidden: Mapping[str, int]) -> list[str]:
@@ -125,9 +134,17 @@ def file_kind(file: Path) -> str:
     """The kind of a file: by its first bytes, or by its extension."""
     if not file.is_file():
         return "broken link" if file.is_symlink() else "pipe or device"
-    with suppress(OSError), file.open("rb") as opened:
-        return content_kind(file.name, opened.read(SNIFFED_BYTES))
-    return "unreadable file"
+    start = _first_bytes(file)
+    return "unreadable file" if start is None else content_kind(file.name, start)
+
+
+def _first_bytes(file: Path) -> bytes | None:
+    """None for a file that cannot be read; a pipe is not waited for."""
+    with suppress(OSError):
+        if file.is_file():
+            with file.open("rb") as opened:
+                return opened.read(SNIFFED_BYTES)
+    return None
 
 
 CONVERTED = {".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}

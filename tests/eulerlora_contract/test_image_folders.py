@@ -71,17 +71,31 @@ def test_other_files_are_counted_by_kind_and_hidden_ones_by_their_folder(tmp_pat
           "._c.png", ".DS_Store", "Thumbs.db", "notes.txt", "LICENSE")  # fmt: skip
     Image.new("RGB", (2, 2)).save(tmp_path / "tall.bmp")
     Image.new("RGB", (2, 2)).save(tmp_path / "x", "TIFF")
-    Image.new("RGB", (2, 2)).save(tmp_path / "old.jpg.bak", "JPEG")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("nowhere")
     selection = select_files([tmp_path], EXTENSIONS)
     assert list(selection.files) == [kept[0], kept[1], kept[3]]
     assert selection.hidden == {".thumbnails": 1, "@eaDir": 2, "__MACOSX": 1, "._*": 1}
     others, hidden = selection.notes
-    assert others.startswith("7 files") and len(hidden.split(",")) == 4
-    for kind in ("BMP image (.bmp)", "TIFF image", "JPEG (.bak)", "pipe", "broken link",
+    assert others.startswith("6 files") and len(hidden.split(",")) == 4
+    for kind in ("BMP image (.bmp)", "TIFF image", "pipe", "broken link",
                  ".txt", "without an extension: 1"):  # fmt: skip
         assert kind in others
+
+
+def test_pictures_without_their_extension_are_selected_by_their_content(tmp_path: Path) -> None:
+    Image.new("RGB", (2, 2)).save(tmp_path / "IMG_1", "JPEG")
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.bak", "PNG")
+    Image.new("RGB", (2, 2)).save(tmp_path / "b.tmp", "WEBP")
+    Image.new("RGB", (2, 2)).save(tmp_path / "x", "TIFF")
+    for name in ("c", "DICOMDIR"):
+        (tmp_path / name).write_bytes(bytes(128) + b"DICM")
+    touch(tmp_path, "LICENSE")
+    os.mkfifo(tmp_path / "pipe")
+    names = ["IMG_1", "a.bak", "b.tmp", "c"]
+    assert [file.name for file in select_files([tmp_path]).files] == names
+    assert [file.name for file in select_files([tmp_path], EXTENSIONS).files] == names[:3]
+    assert len(select_files([tmp_path]).others) == 3
 
 
 def test_files_that_are_named_are_taken_as_they_are(tmp_path: Path) -> None:
