@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -141,15 +142,16 @@ def test_a_lock_pins_every_dependency_of_its_purpose_and_no_other_extra() -> Non
     assert not {"torch", "torchvision", "fastapi", "uvicorn"} & set(pins("client"))
 
 
-def test_all_distributions_have_one_version() -> None:
-    assert f"eulerlora-contract=={__version__}" in project()["dependencies"]
-    assert f"eulerlora-client=={__version__}" in project("clinic")["dependencies"]
-    assert (
-        f"eulerlora-contract[progress]=={__version__}"
-        in (project("eulerlora_client")["dependencies"])
-    )
-    distributions = ("eulerlora", "eulerlora-client", "eulerlora-clinic", "eulerlora-contract")
-    assert [version(name) for name in distributions] == [__version__] * 4
+def test_all_distributions_have_one_version_and_require_it_of_each_other() -> None:
+    folders = (".", "eulerlora_contract", "eulerlora_client", "clinic", "lab")
+    projects = {project(folder)["name"]: project(folder) for folder in folders}
+    for name, table in projects.items():
+        assert table.get("version", __version__) == __version__, name
+        needed = [*table["dependencies"], *chain(*table.get("optional-dependencies", {}).values())]
+        pinned = [one for one in needed if names([one]) & (set(projects) - {name})]
+        assert pinned or name == "eulerlora-contract"
+        assert {one.partition("==")[2] for one in pinned} <= {__version__}, (name, pinned)
+    assert [version(name) for name in set(projects) - {"eulerlora-lab"}] == [__version__] * 4
 
 
 def test_the_core_requires_nothing_of_the_client() -> None:
