@@ -129,6 +129,22 @@ def test_no_service_link_sets_a_variable_with_the_prefix_of_the_settings(
     assert pod["enableServiceLinks"] is False
 
 
+def test_a_setting_of_the_operator_replaces_that_of_the_ingress(rendered: Render) -> None:
+    hosts, proxies = "EULERLORA_SERVE_ALLOWED_HOSTS", "EULERLORA_SERVE_TRUSTED_PROXIES"
+    services = ",eulerlora,eulerlora.clinic,eulerlora.clinic.svc,eulerlora.clinic.svc.cluster.local"
+    for settings, expected in (
+        ((), [(hosts, f"a.example{services}"), (proxies, "10.0.0.0/8")]),
+        (
+            (f"settings.{hosts}=b.example", f"settings.{proxies}=::1"),
+            [(hosts, "b.example"), (proxies, "::1")],
+        ),
+    ):
+        objects = rendered("ingress.host=a.example", "ingress.proxies=10.0.0.0/8", *settings)
+        (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+        variables = [(one["name"], one["value"]) for one in container["env"]]
+        assert [one for one in variables if one[0] in (hosts, proxies)] == expected
+
+
 def test_an_audit_log_has_a_volume_and_one_pod(clinic: Objects) -> None:
     deployment = clinic["Deployment"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})

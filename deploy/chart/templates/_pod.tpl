@@ -14,6 +14,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $deadlineS := get $settings "EULERLORA_SERVE_DEADLINE_S" | default "10" -}}
 {{- $stopS := addf 20 5 (float64 $uploadS) (float64 $deadlineS) | ceil -}}{{/* 20 s of drain, 5 s of margin */}}
 {{- $settings = merge (dict) $settings (dict "EULERLORA_SERVE_LIFE__GRACE_S" (toString $stopS)) -}}
+{{- with .Values.ingress -}}
+{{- if .host -}}
+{{- $hosts := list .host $.Release.Name -}}
+{{- range list "" ".svc" ".svc.cluster.local" -}}
+{{- $hosts = append $hosts (printf "%s.%s%s" $.Release.Name $.Release.Namespace .) -}}
+{{- end -}}
+{{- $settings = merge $settings (dict "EULERLORA_SERVE_ALLOWED_HOSTS" (join "," $hosts)) -}}
+{{- end -}}
+{{- if .proxies -}}
+{{- $settings = merge $settings (dict "EULERLORA_SERVE_TRUSTED_PROXIES" .proxies) -}}
+{{- end -}}
+{{- end -}}
 {{- $ready := .Values.kserve.enabled | ternary "/v2/health/ready" "/readyz" -}}
 {{- $live := .Values.kserve.enabled | ternary "/v2/health/live" "/livez" -}}
 automountServiceAccountToken: false
@@ -77,16 +89,6 @@ containers:
       {{- if not .Values.gpu }}
       - name: OMP_NUM_THREADS
         value: {{ .Values.cpu | quote }}
-      {{- end }}
-      {{- with .Values.ingress }}
-      {{- if .host }}
-      - name: EULERLORA_SERVE_ALLOWED_HOSTS
-        value: {{ .host }},{{ $.Release.Name }}{{ range list "" ".svc" ".svc.cluster.local" }},{{ $.Release.Name }}.{{ $.Release.Namespace }}{{ . }}{{ end }}
-      {{- end }}
-      {{- if .proxies }}
-      - name: EULERLORA_SERVE_TRUSTED_PROXIES
-        value: {{ .proxies | quote }}
-      {{- end }}
       {{- end }}
       {{- with .Values.kserve.storageUri }}
       - name: STORAGE_URI # `storageUri` of a predictor with a container of its own
