@@ -84,7 +84,13 @@ def check_command(file: Path, images: tuple[Path, ...]) -> None:
 
 
 def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
-    """Yields the number of images that the quality limits reject, in total and by reason."""
+    """Yields the number of images that the quality limits reject, in total and by reason.
+
+    Images that cannot be read are counted apart.
+
+    Raises:
+        ImageFilesError: If none can be read.
+    """
     from eulerlora_client.images import image_bytes  # noqa: PLC0415 - fast --help
     from eulerlora_contract.errors import ImageError, ImageFilesError  # noqa: PLC0415
     from eulerlora_contract.image_folders import select_files  # noqa: PLC0415
@@ -92,18 +98,22 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     from eulerlora_contract.problems import UnreadableFile  # noqa: PLC0415
     from eulerlora_contract.quality import measure_quality  # noqa: PLC0415
 
-    files = select_files(images).files
-    reasons = []
-    for path in files:
+    reasons, unreadable = [], []
+    for path in select_files(images).files:
         try:
             quality = measure_quality(rgb_image(image_bytes(path)))
         except (UnreadableFile, ImageError) as error:
-            raise ImageFilesError(f"{path}: {error}") from error
-        reasons.append(tuple(policy.quality_reasons(quality)))
+            unreadable.append(f"{path}: {error}")
+        else:
+            reasons.append(tuple(policy.quality_reasons(quality)))
+    if not reasons:
+        raise ImageFilesError(unreadable[0])
     rejected = sum(map(bool, reasons))
-    yield f"{rejected:,} of {len(files):,} images rejected ({rejected / len(files):.2%})"
+    yield f"{rejected:,} of {len(reasons):,} images rejected ({rejected / len(reasons):.2%})"
     for reason, count in Counter(chain.from_iterable(reasons)).most_common():
         yield f"{reason}: {count:,}"
+    if unreadable:
+        yield printable(f"not read: {len(unreadable):,}, such as {unreadable[0]}")
 
 
 @click.command(

@@ -69,11 +69,12 @@ def test_check_counts_the_images_that_the_quality_limits_reject(tmp_path: Path) 
     for index, pixels in enumerate(noise):
         Image.fromarray(pixels).save(folder / f"{index}.png")
     Image.new("RGB", (160, 120), (0, 0, 0)).save(folder / "dark.png")
+    (folder / "1-damaged.png").write_bytes((folder / "0.png").read_bytes()[:-100])
     done = run("policy", "check", path, "--images", folder)
     assert done.status == 0
-    assert done.out.splitlines()[1:] == [
-        "1 of 4 images rejected (25.00%)", "too_dark: 1", "blurred: 1"
-    ]  # fmt: skip
+    *counts, unreadable = done.out.splitlines()[1:]
+    assert counts == ["1 of 4 images rejected (25.00%)", "too_dark: 1", "blurred: 1"]
+    assert unreadable.startswith(f"not read: 1, such as {folder / '1-damaged.png'}: ")
 
 
 def test_check_refuses_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
