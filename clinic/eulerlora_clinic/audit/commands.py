@@ -91,7 +91,7 @@ def _verify_command(
     )
     from eulerlora_clinic.audit.log import chain_key, image_hash, read_secret  # noqa: PLC0415
 
-    secret = read_secret(secret_file, os.environ)
+    secret = read_secret(secret_file, os.environ, "--secret-file")
     wanted = image and image_hash(secret, image.read_bytes())
     files = _files(paths)
     shown = {ANSWER: _ANSWER_FIELDS, DECISION: _DECISION_FIELDS}
@@ -152,7 +152,8 @@ def _due_command(
     from eulerlora_clinic.audit.file import FIRST_PREVIOUS, HEADER, records  # noqa: PLC0415
     from eulerlora_clinic.audit.log import chain_key, read_secret  # noqa: PLC0415
 
-    key, paths = chain_key(read_secret(secret_file, os.environ)), tuple(_files(paths))
+    secret = read_secret(secret_file, os.environ, "--secret-file")
+    key, paths = chain_key(secret), tuple(_files(paths))
     spans: list[tuple[Record, Record]] = []  # the first and the last record of each file
     for record in records(paths, key, after or FIRST_PREVIOUS):
         if record["kind"] == HEADER:

@@ -59,17 +59,17 @@ _RECORDED_FIELDS = {
 logger = logging.getLogger(__name__)
 
 
-def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
+def read_secret(file: Path | None, environment: Mapping[str, str], option: str) -> bytes:
     """The secret from a file, or from EULERLORA_AUDIT_SECRET if no file is given.
 
-    Strips trailing line ends.
+    Strips trailing line ends. `option`: that of the program for the file, for the message.
 
     Raises:
         SettingsError: For an unreadable file, and for fewer than 32 bytes.
     """
     if file is None:
         source, secret = (
-            SECRET_VARIABLE,
+            f"{option} FILE or {SECRET_VARIABLE}",
             environment.get(SECRET_VARIABLE, "").encode("utf-8", "surrogateescape"),
         )
     else:

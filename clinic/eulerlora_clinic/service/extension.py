@@ -73,7 +73,7 @@ class Clinic(Extension):
         """The extension of `eulerlora serve` (`eulerlora_clinic.service.options`)."""
         log = None
         if audit is not None:
-            secret = read_secret(audit_secret, os.environ)
+            secret = read_secret(audit_secret, os.environ, "--audit-secret")
             forget_variable(SECRET_VARIABLE)
             log = AuditLog(audit, secret, audit_retention_months)
         return cls(None if policy is None else read_policy(policy), log)

@@ -171,8 +171,9 @@ def test_a_missing_or_short_secret_is_refused(
 ) -> None:
     monkeypatch.delenv("EULERLORA_AUDIT_SECRET")
     secret.write_bytes(content)
-    for options in (("--secret-file", secret), ()):
-        assert "at least 32 bytes" in refusal("audit", "verify", path, *options)
+    assert "at least 32 bytes" in refusal("audit", "verify", path, "--secret-file", secret)
+    assert "--secret-file FILE or EULERLORA_AUDIT_SECRET: " in refusal("audit", "verify", path)
+    assert "--audit-secret FILE or EULERLORA_AUDIT_SECRET: " in run("serve", "--audit", path).err
 
 
 def test_wrong_usage_is_status_2(tmp_path: Path) -> None:
