@@ -137,10 +137,17 @@ IGNORED_PARTS = {WarningCode.PROFILE_IGNORED, WarningCode.DAMAGE_IGNORED}
 """Warnings of what a file has and its picture is shown without."""
 
 
+def _open_codes(codes: Iterable[str]) -> dict[str, Any]:
+    """Keywords of a schema for codes to which later versions add: no `enum`, to which generated
+    clients would hold them.
+    """
+    return {"x-extensible-enum": [*codes]}
+
+
 class PredictionWarning(WireModel):
     """A warning about an answer: a stable code and a text for people."""
 
-    code: Annotated[str, Field(json_schema_extra={"enum": [code.value for code in WarningCode]})]
+    code: Annotated[str, Field(json_schema_extra=_open_codes(WarningCode))]
     """Stable; later versions of the service may have more codes."""
     message: str
     """For people; may change."""
@@ -274,9 +281,7 @@ _CODES = sorted(kind.code for kind in SENT_BY_SERVICE)
 class ProblemDocument(WireModel):
     """A problem document (RFC 9457)."""
 
-    type: Annotated[
-        str, Field(json_schema_extra={"enum": [f"{PROBLEM_URN}{code}" for code in _CODES]})
-    ]
+    type: Annotated[str, Field(json_schema_extra={"pattern": f"^{PROBLEM_URN}"})]
     """A URN that ends with the code."""
     title: str
     """The kind of problem, for people; may change."""
@@ -284,7 +289,7 @@ class ProblemDocument(WireModel):
     """The HTTP status; in a batch, of this item alone."""
     detail: str
     """This occurrence, for people; may change. Repeats no input."""
-    code: Annotated[str, Field(json_schema_extra={"enum": _CODES})]
+    code: Annotated[str, Field(json_schema_extra=_open_codes(_CODES))]
     """Stable; later versions of the service may have more codes."""
     request_id: RequestId
     index: Index = None

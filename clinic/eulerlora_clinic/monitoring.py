@@ -23,6 +23,7 @@ from eulerlora_clinic.sequential_tests import (
     sequential_lower_bound,
     sequential_upper_bound,
 )
+from eulerlora_clinic.tables import read_rows
 from eulerlora_contract.answers import (
     Disposition,
     ModelShift,
@@ -207,32 +208,28 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     The columns `disposition`, `reasons` and, optionally, `policy_hash` are those of `eulerlora
     triage --csv`, as are `request_id` and the probabilities of the classes; `confirmed` names that
     with the confirmed class. A row without a value in the column `lesion` is a lesion of its own.
-    Rows of a lesion with the same `lesion_disposition` got it together.
+    Rows of a lesion with the same `lesion_disposition` got it together. The format is that of
+    `read_rows`.
 
     Raises:
         OutcomesError: For a file that cannot be read, or without these columns or rows.
     """
     try:
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            rows = csv.DictReader(file)
-            columns = rows.fieldnames or ()
-            missing = [
-                name for name in ("disposition", "reasons", confirmed) if name not in columns
-            ]
-            if missing:
-                noun = "column" if len(missing) == 1 else "columns"
-                shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
-                raise OutcomesError(
-                    f"{path}: expected the {noun} {', '.join(missing)}, got {shown}"
-                )
-            classes = frozenset(
-                name.removeprefix(PROBABILITY_COLUMN)
-                for name in columns
-                if name.startswith(PROBABILITY_COLUMN)
-            )
-            outcomes = [
-                _outcome(row, f"{path}, line {rows.line_num}", confirmed, classes) for row in rows
-            ]
+        rows = read_rows(path)
+        columns = rows.fieldnames or ()
+        missing = [name for name in ("disposition", "reasons", confirmed) if name not in columns]
+        if missing:
+            noun = "column" if len(missing) == 1 else "columns"
+            shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
+            raise OutcomesError(f"{path}: expected the {noun} {', '.join(missing)}, got {shown}")
+        classes = frozenset(
+            name.removeprefix(PROBABILITY_COLUMN)
+            for name in columns
+            if name.startswith(PROBABILITY_COLUMN)
+        )
+        outcomes = [
+            _outcome(row, f"{path}, line {rows.line_num}", confirmed, classes) for row in rows
+        ]
     except csv.Error as error:
         raise OutcomesError(f"{path}: expected CSV ({error})") from error
     except OSError as error:
@@ -445,11 +442,13 @@ class Promise:
     Attributes:
         tolerated: In (0, 1).
         confidence: Of the test and of each bound.
+        also: A word for the first class in confirmed diagnoses, such as the name of the group.
     """
 
     classes: tuple[str, ...]
     tolerated: float
     confidence: float
+    also: str = ""
 
     @property
     def title(self) -> str:
@@ -489,13 +488,22 @@ class OutcomeSummary:
 def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSummary:
     """Summarises the target lesions, in the order of their first images.
 
+    Diagnoses are classes without regard to case.
+
     Raises:
         OutcomesError: If a lesion was confirmed as several classes.
     """
+    of_files = frozenset[str]().union(*(row.classes for row in outcomes))
+    classes = {name.casefold(): name for name in (*of_files, *promise.classes)}
+    classes.setdefault(promise.also.casefold(), promise.classes[0] if promise.also else "")
+    outcomes = [
+        replace(row, confirmed=classes.setdefault(row.confirmed.casefold(), row.confirmed))
+        for row in outcomes
+    ]
     results = _target_lesions(outcomes, promise.classes)
     confirmed = dict.fromkeys((row.lesion, row.confirmed) for row in outcomes if row.confirmed)
     others = Counter(name for _, name in confirmed if name not in promise.classes)
-    classes = frozenset[str]().union(*(row.classes for row in outcomes)) or others.keys()
+    known = of_files or others.keys()
     missed = [
         result is LesionOutcome.MISSED
         for result in results
@@ -514,7 +522,7 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
         alarm_at=next(alarms, None),
         unit="picture" if outcomes and not any(row.names_lesion for row in outcomes) else "lesion",
         others=others,
-        unknown=Counter({name: count for name, count in others.items() if name not in classes}),
+        unknown=Counter({name: count for name, count in others.items() if name not in known}),
     )
 
 

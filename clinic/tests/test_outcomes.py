@@ -133,7 +133,30 @@ def test_few_misses_give_no_alarm_and_lesions_without_images_do_not_count(tmp_pa
     done = succeed("monitor", written(tmp_path, *rows))
     assert "lesions confirmed as mel: 123\n" in done.out
     assert f"  {NOT_ASSESSED}: 1\n" in done.out
+    assert done.out.splitlines()[-1].startswith("policy: version ")
     assert f"miss rate: {1 / 122:.4f}, at least " in done.out
+
+
+@pytest.mark.parametrize("name", ["mel", "MEL", "Melanoma"])
+def test_a_class_counts_in_any_case_and_by_the_name_of_the_critical_ones(
+    name: str, tmp_path: Path
+) -> None:
+    rows = [image("routine", name), image("routine", name.lower()), image("urgent", "NV", "2")]
+    path = written(tmp_path, *rows)
+    assert counts(path) == {MISSED: 1}
+    assert counts(path, "--target", "nv") == {"urgent": 1}
+
+
+@pytest.mark.parametrize(
+    ("separator", "encoding"),
+    [(";", "utf-8-sig"), (";", "utf-16"), ("\t", "utf-16"), (",", "utf-8")],
+)
+def test_a_table_is_read_as_spreadsheets_write_it(
+    separator: str, encoding: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, *lesions("routine", "urgent"))
+    path.write_text(path.read_text().replace(",", separator), encoding=encoding)
+    assert counts(path) == {MISSED: 1, "urgent": 1}
 
 
 def test_without_a_lesion_to_test_the_work_is_done(tmp_path: Path) -> None:
@@ -141,6 +164,7 @@ def test_without_a_lesion_to_test_the_work_is_done(tmp_path: Path) -> None:
     for path in (written(tmp_path, *rows), written(tmp_path, image("retake"))):
         done = succeed("monitor", path)
         assert "verdict: no alarm: there is nothing to test yet" in done.out
+        assert "\nmiss rate: unknown, at least 0.0000 and at most 1.0000, each" in done.out
 
 
 @pytest.mark.parametrize("names_classes", [True, False])

@@ -171,6 +171,7 @@ def monitor_command(
     summary = outcome_summary(rows, promise)
     for line in _report_lines(summary, promise):
         click.echo(line)
+    click.echo(f"policy: version {policy.version}, {policy.hash}")
     if summary.alarm_at is not None:
         raise click.ClickException(
             f"ALARM at {summary.unit} {summary.alarm_at}: more {summary.unit}s confirmed as "
@@ -223,8 +224,8 @@ def _decision_lines(answers: Sequence[LoggedAnswer], logged: int) -> Iterator[st
         f"{decided[1]}, in the second {overridden[2]} of {decided[2]}"
     )
     yield (
-        f"unfamiliar: {unfamiliar[0]}; in the first half {unfamiliar[1]} of {middle}, in the "
-        f"second {unfamiliar[2]} of {len(answers) - middle}"
+        f"disposition unfamiliar: {unfamiliar[0]}; in the first half {unfamiliar[1]} of {middle}, "
+        f"in the second {unfamiliar[2]} of {len(answers) - middle}"
     )
 
 
@@ -244,7 +245,10 @@ def _promise_of(
         raise click.UsageError("the policy has no evidence: expected --wanted")
     if not 0 < wanted < 1:
         raise click.UsageError(f"expected a wanted share between 0 and 1, got {wanted:g}")
-    return Promise(classes or policy.target.critical.classes, 1 - wanted, confidence)
+    critical = policy.target.critical
+    if classes:
+        return Promise(classes, 1 - wanted, confidence)
+    return Promise(critical.classes, 1 - wanted, confidence, critical.name)
 
 
 def _report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
@@ -274,12 +278,16 @@ def _report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
         f"  referred by the target: {counts[LesionOutcome.REFERRED]}",
         f"  missed: {counts[LesionOutcome.MISSED]}",
         f"  not assessed (retake or no decision): {counts[LesionOutcome.NOT_ASSESSED]}",
-        f"miss rate: {counts[LesionOutcome.MISSED] / max(summary.assessed, 1):.4f}, at least "
+        f"miss rate: {_share(counts[LesionOutcome.MISSED], summary.assessed)}, at least "
         f"{summary.lower:.4f} and at most {summary.upper:.4f}, each with a confidence of "
         f"{promise.confidence:g} at all times",
         f"verdict: {verdict}",
         *(f"{title}: {_listed(counted)}" for title, counted in others.items() if counted),
     ]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.4f}" if whole else "unknown"
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -18,6 +18,7 @@ from eulerlora_clinic.policy.results import decided
 from eulerlora_clinic.report.exports import Outputs
 from eulerlora_clinic.report.ranking import RowProblem, TriageRow
 from eulerlora_clinic.report.terminal import print_table
+from eulerlora_clinic.tables import read_rows
 from eulerlora_contract.answers import ModelDetails
 from eulerlora_contract.errors import PolicyError, SettingsError
 from eulerlora_contract.image_folders import select_files
@@ -129,22 +130,21 @@ def _lesions_of(table: Path, images: Sequence[Path]) -> dict[Path, str]:
     by_file = {path.resolve(): path for path in images}
     lesions: dict[Path, str] = {}
     try:
-        with table.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines)
-            if not {"file", "lesion"} <= set(reader.fieldnames or ()):
-                raise click.UsageError(f"{table}: expected the columns file and lesion")
-            for row in reader:
-                file, lesion = row["file"], row["lesion"]
-                where = f"{table}: line {reader.line_num}"
-                if not file or not lesion:
-                    raise click.UsageError(f"{where}: expected a file and a lesion")
-                path = by_file.get((table.parent / file).resolve())
-                if path is None:
-                    raise click.UsageError(f"{where}: {file} is none of the images")
-                if lesions.setdefault(path, lesion) != lesion:
-                    raise click.UsageError(f"{where}: {file} has another lesion before")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise click.UsageError(f"{table}: expected a CSV file in UTF-8 ({error})") from error
+        reader = read_rows(table)
+        if not {"file", "lesion"} <= set(reader.fieldnames or ()):
+            raise click.UsageError(f"{table}: expected the columns file and lesion")
+        for row in reader:
+            file, lesion = row["file"], row["lesion"]
+            where = f"{table}: line {reader.line_num}"
+            if not file or not lesion:
+                raise click.UsageError(f"{where}: expected a file and a lesion")
+            path = by_file.get((table.parent / file).resolve())
+            if path is None:
+                raise click.UsageError(f"{where}: {file} is none of the images")
+            if lesions.setdefault(path, lesion) != lesion:
+                raise click.UsageError(f"{where}: {file} has another lesion before")
+    except (OSError, csv.Error) as error:
+        raise click.UsageError(f"{table}: expected a CSV file ({error})") from error
     return lesions
 
 

@@ -302,7 +302,7 @@ def policy_fit_command(
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} {fit.unit}s.\n")
     click.echo(f"Rule: {chosen.name}, with a lower bound of {chosen.bound:g} or more.\n")
     for choice, of_precision, of_far in zip(choices, fits, far_evidence, strict=True):
-        click.echo(f"In {choice}:\n\n{parts_table(policy_parts(of_precision))}\n")
+        click.echo(f"In {choice}:\n\n{parts_table(policy_parts(of_precision, len(seen)))}\n")
         if rules is not None:
             click.echo(f"{far_table(rules, of_far)}\n")
     if any(measured):

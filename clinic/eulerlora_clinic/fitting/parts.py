@@ -11,7 +11,7 @@ from eulerlora_contract.printable import markdown_table
 from training.calibration.parts import FittedPart
 from training.evaluation.intervals import tolerance_sample_size
 
-ROUTINE, _URGENT = "routine threshold", "urgent threshold"
+ROUTINE, _URGENT, FAR = "routine threshold", "urgent threshold", "far threshold"
 
 
 def results_table(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
@@ -31,16 +31,18 @@ def far_table(rules: UnfamiliarRules, evidence: Iterable[FarEvidence]) -> str:
     return markdown_table(header, rows)
 
 
-def policy_parts(fit: PolicyFit) -> Iterator[FittedPart]:
+def policy_parts(fit: PolicyFit, in_training: int = 0) -> Iterator[FittedPart]:
+    """With results; `in_training` as in `evidence_of`."""
     target, routine, urgent = fit.target, fit.routine, fit.urgent
     required = routine.wanted, urgent.wanted
     parts = list(target_parts(routine.lesions, fit.lesions, *required, target, f"{fit.unit}s"))
     results = (
         f"{'' if parts[0].met else 'stays '}{target.routine:g}: {routine.hits} of "
         f"{counted(routine, fit.unit)} found, lower bound {routine.lower_bound:.3f}",
-        "reached" if routine.established else "not reached",
+        "reached" if routine.established and not in_training else "not reached",
         f"{target.urgent:g}: {urgent.hits} of {counted(urgent, fit.unit)} are {target.name}, lower "
-        f"bound {urgent.lower_bound:.3f}, {'' if urgent.established else 'not '}established",
+        f"bound {urgent.lower_bound:.3f}, "
+        f"{'' if urgent.established and not in_training else 'not '}established",
     )
     for part, result in zip(parts, results, strict=True):
         yield replace(part, result=result)

@@ -1,9 +1,9 @@
 """`eulerlora site fit`: a checkpoint and a policy fitted to a site's own pictures.
 
 Fits temperature, feature means, OOD thresholds, prediction sets and policy. What a site has too few
-lesions for stays as it was, except for prediction sets of another temperature, which are removed. A
-part of the pictures may be held out, to compare the checkpoint before and after on new lesions. If
-these show that refitted heads are better, the checkpoint gets them; all else is then fitted to
+lesions for stays as it was, but prediction sets of another temperature or other heads are removed.
+A part of the pictures may be held out, to compare the checkpoint before and after on new lesions.
+If these show that refitted heads are better, the checkpoint gets them; all else is then fitted to
 cross-fitted outputs, those of each lesion by heads that were fitted without it.
 """
 
@@ -38,9 +38,16 @@ from eulerlora.nn.method import AdapterHeads
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.prediction_sets import min_units
+from eulerlora_clinic.fitting.far import FarLesions, fit_far
 from eulerlora_clinic.fitting.feature_means import fit_offset
 from eulerlora_clinic.fitting.heads import HeadComparison, refit_heads, with_changed_heads
-from eulerlora_clinic.fitting.parts import ROUTINE, policy_parts, results_table, target_parts
+from eulerlora_clinic.fitting.parts import (
+    FAR,
+    ROUTINE,
+    policy_parts,
+    results_table,
+    target_parts,
+)
 from eulerlora_clinic.fitting.policy import (
     PolicyFile,
     PolicyFit,
@@ -53,7 +60,7 @@ from eulerlora_clinic.fitting.policy import (
     policy_inputs,
 )
 from eulerlora_clinic.fitting.site_card import site_card
-from eulerlora_clinic.policy.policy import Policy
+from eulerlora_clinic.policy.policy import FarEvidence, Policy, UnfamiliarRules
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import new_folder
 from eulerlora_contract.sampling import MODES, Mode, Options, applying
@@ -136,6 +143,8 @@ class _SiteFit:
         parts: By name, with the lesions that they need, and the results of those that were fitted.
         policy_fit: None before the fit, and without critical lesions; with too few of them, its
             routine threshold is that of the policy.
+        unfamiliar: Of the policy, with `policy_fit`; None if it had none for this checkpoint.
+        far: About `unfamiliar`.
     """
 
     config: CheckpointConfig
@@ -144,6 +153,8 @@ class _SiteFit:
     parts: Mapping[str, FittedPart]
     heads: AdapterHeads | None = None
     policy_fit: PolicyFit | None = None
+    unfamiliar: UnfamiliarRules | None = None
+    far: tuple[FarEvidence, ...] = ()
 
     def with_result(self, part: str, result: str) -> "_SiteFit":
         return replace(self, parts={**self.parts, part: replace(self.parts[part], result=result)})
@@ -166,15 +177,30 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
     if not fit.parts[ROUTINE].available:
         return fit
     outputs, target = fit.outputs, settings.policy.policy.target
-    summary = Predictions.of(outputs.trajectories(settings.options))
+    thresholds = fit.config.threshold(settings.options)
+    summary = Predictions.of(outputs.trajectories(settings.options), fit.distance, thresholds)
     scored = policy_inputs(fit.config.class_names, summary, outputs.images, target)
     required = SensitivityRule(settings.sensitivity), settings.predictive_value
     (policy_fit,) = fit_policy([scored], target, *required)
     fit = replace(fit, policy_fit=policy_fit)
-    for part in policy_parts(policy_fit):
-        if part.part in fit.parts:
-            fit = fit.with_result(part.part, part.result)
-    return fit
+    if fit.unfamiliar is None:
+        return fit
+    return _with_far(
+        fit, fit.unfamiliar, FarLesions.of(outputs.data, "fit", scored, policy_fit.target.urgent)
+    )
+
+
+def _with_far(fit: _SiteFit, rules: UnfamiliarRules, lesions: FarLesions) -> _SiteFit:
+    """The fit with rules for far images that concern almost none of these target lesions.
+
+    The given rules were fitted to lesions of several cameras, by the same network: they are only
+    relaxed.
+    """
+    of_site = fit_far([[lesions]])
+    rules = UnfamiliarRules(far=max(rules.far, of_site.far), ood=rules.ood and of_site.ood)
+    evidence = lesions.evidence(rules)
+    result = f"{rules.far:g}: {evidence.far} of {evidence.lesions} {evidence.unit}s are that far"
+    return replace(fit, unfamiliar=rules, far=(evidence,)).with_result(FAR, result)
 
 
 def _with_refitted_heads(
@@ -379,6 +405,11 @@ def calibrate_site(
     )
     outputs = CalibrationOutputs.of(model, images, data, [*CALIBRATED_SAMPLES, options.samples])
     start = _SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
+    if policy.unfamiliar is not None:
+        if any(one.revision == checkpoint.revision for one in policy.evidence):
+            start = replace(start, unfamiliar=policy.unfamiliar)
+        else:
+            start = start.with_result(FAR, "removed: it was fitted to another model")
     known, of_fit = read_training_images(source), image_digests(images)
 
     def fitted(fit: _SiteFit) -> Checkpoint:
@@ -413,7 +444,10 @@ def calibrate_site(
         )
 
     def policy_of(fit: _SiteFit) -> Policy | None:
-        return None if fit.policy_fit is None else settings.policy.fitted(fit.policy_fit)
+        if fit.policy_fit is None:
+            return None
+        fitted = settings.policy.fitted(fit.policy_fit)
+        return fitted.model_copy(update={"unfamiliar": fit.unfamiliar})
 
     def measure(fit: _SiteFit) -> SiteMeasurement:
         model = EulerLoRA.of(fitted(fit), device, options.precision)
@@ -438,13 +472,29 @@ def calibrate_site(
             results["thresholds only"] = results["after"]
             results["after"] = results.pop("new heads")
         fit = fit.with_result(_HEADS, f"{'refitted' if helps else 'not refitted'}: {result}")
+    shown = {image.name for image in (images if fit.heads is not None else seen or ())}
+    in_training = len({image.name for image in images} & shown)
+    if fit.policy_fit is not None:
+        for part in policy_parts(fit.policy_fit, in_training):
+            if part.part in fit.parts:
+                fit = fit.with_result(part.part, part.result)
+    kept = {sets.coverage for sets in fit.config.prediction_sets}
+    for sets in checkpoint.config.prediction_sets:
+        if sets.coverage not in kept and sets_part(sets.coverage) in fit.parts:
+            removed = "removed: they belonged to the temperature and heads before"
+            fit = fit.with_result(sets_part(sets.coverage), removed)
+    was, now = (config.threshold(options) for config in (checkpoint.config, fit.config))
+    if was and now and was.feature_distance and now.feature_distance and fit.parts[OOD].met:
+        moved = f"{was.feature_distance.threshold:.4g} to {now.feature_distance.threshold:.4g}"
+        result = f"{fit.parts[OOD].result}; feature distance from {moved}"
+        fit = fit.with_result(OOD, result)
     written, new_policy = fitted(fit), policy_of(fit)
     if fit.policy_fit is not None and new_policy is not None:
         after = results.get("after")
         measured = () if after is None or after.policy is None else (after.policy,)
-        shown = {image.name for image in (images if fit.heads is not None else seen or ())}
-        in_training = len({image.name for image in images} & shown)
-        evidence = evidence_of(written, options, fit.policy_fit, data, measured, in_training)
+        evidence = evidence_of(
+            written, options, fit.policy_fit, data, measured, in_training, far=fit.far
+        )
         new_policy = new_policy.model_copy(update={"evidence": (evidence,)})
     adapters = None if fit.heads is None else dict(written.network.adapter_parameters())
     with new_folder(out, last=CONFIG_FILE) as partial:
@@ -530,6 +580,9 @@ def _site_parts(
         ),
         *target_parts(critical, total, *required, target, units),
     ]
+    if settings.policy.policy.unfamiliar is not None:
+        of_target = sum(counts.get(name, 0) for name in target.classes)
+        listed.append(FittedPart(FAR, 1, of_target, f"{units} of {target.name}"))
     parts = {part.part: part for part in listed}
     if not any(part.met for part in parts.values()):
         ood, routine = parts[OOD], parts[ROUTINE]

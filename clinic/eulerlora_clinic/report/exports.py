@@ -1,5 +1,6 @@
 """The output files of a triage run: CSV, JSON Lines and the HTML report, one row per file."""
 
+import csv
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -13,10 +14,11 @@ from eulerlora_clinic.language import ENGLISH, Language
 from eulerlora_clinic.monitoring import PROBABILITY_COLUMN
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.report.ranking import TriageRow, with_lesions
+from eulerlora_clinic.tables import read_rows
 from eulerlora_contract.answers import Prediction, TriageResult, shown_fields
 from eulerlora_contract.errors import OutputPathError
 from eulerlora_contract.output_files import check_writable, open_output
-from eulerlora_contract.printable import write_csv_rows
+from eulerlora_contract.printable import printable, write_csv_rows
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Outputs:
             if real in taken:
                 raise OutputPathError(f"{path}: {taken[real]}")
             taken[real] = "another output has the same path"
+        if self.csv is not None and self.csv.is_file():
+            _check_own_columns(self.csv)
 
     def write(self, rows: Sequence[TriageRow], policy: Policy) -> None:
         """Writes the requested files; a file that fails does not prevent the others.
@@ -70,6 +74,23 @@ class Outputs:
                 writers.callback(_write_json_lines, self.json_lines, rows)
             if self.csv is not None:
                 writers.callback(_write_csv, self.csv, rows)
+
+
+def _check_own_columns(path: Path) -> None:
+    """Refuses to replace a table to which somebody has added columns, such as `confirmed`."""
+    try:
+        columns = read_rows(path).fieldnames or ()
+    except csv.Error:
+        columns = ()
+    added = [
+        name
+        for name in columns
+        if name and name not in _COLUMNS and not name.startswith(PROBABILITY_COLUMN)
+    ]
+    if added and "disposition" in columns:
+        raise OutputPathError(
+            f"{path}: has the column {printable(added[0])}, which would be lost; name another file"
+        )
 
 
 _PREDICTION_COLUMNS = (

@@ -222,7 +222,7 @@ def test_outcomes_are_read_from_the_audit_log_with_how_people_decided(tmp_path: 
         "answers of triage: 4, of this policy: 4",
         "decided by a person: 3, overridden: 1 (0.3333); in the first half 1 of 2, in the second "
         "0 of 1",
-        "unfamiliar: 1; in the first half 0 of 2, in the second 1 of 2",
+        "disposition unfamiliar: 1; in the first half 0 of 2, in the second 1 of 2",
         "lesions confirmed as mel: 3",
         "  urgent: 1",
         "  unfamiliar, seen by a person: 0",

@@ -232,6 +232,10 @@ def test_input_images_and_other_outputs_are_not_overwritten(
     assert image.read_bytes() == before
     done = run("triage", folder, "--url", url, "--csv", file, "--report", file)
     assert (done.status, "another output" in done.err) == (2, True)
+    file.write_text("file;disposition;confirmed\n1.png;routine;nv\n")
+    done = run("triage", folder, "--url", url, "--csv", file)
+    assert (done.status, "has the column confirmed" in done.err) == (2, True)
+    assert file.read_text().endswith(";nv\n")
 
 
 @pytest.mark.parametrize(
