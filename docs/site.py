@@ -187,8 +187,8 @@ def _type(schema: Mapping[str, Any]) -> str:
     alternatives = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
     if alternatives:
         return " or ".join(_type(one) for one in alternatives)
-    if "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if values := schema.get("enum") or schema.get("x-extensible-enum"):
+        return ", ".join(f"`{value}`" for value in values)
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
     bounds = [f"{sign} {schema[key]}" for key, sign in BOUNDS.items() if key in schema]

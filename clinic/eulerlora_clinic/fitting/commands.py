@@ -527,4 +527,5 @@ def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
                 f"{report.policy.target.critical.name} falls from {before:.3f} to {after:.3f}: do "
                 "not serve this policy before somebody has examined why"
             )
+            return
     yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"

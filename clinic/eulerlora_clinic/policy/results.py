@@ -245,8 +245,8 @@ def not_established(
         )
     if fit.in_training:
         return t(
-            "This policy is fitted, but not proven: the model was trained on {n} of the images of "
-            "the fit, which makes it too optimistic.",
+            "This policy is fitted, but not proven: the model or its heads were fitted to {n} of "
+            "the images of the fit, which makes it too optimistic.",
             n=fit.in_training,
         )
     sentences = zip(

@@ -246,6 +246,35 @@ def test_a_sensitivity_that_falls_on_held_out_lesions_is_a_warning(
     )  # fmt: skip
     assert status == 0, output
     assert ("sensitivity for melanoma falls from 1.000 to " in output) is falls
+    assert ("\neulerlora serve " in output) is not falls
+
+
+@pytest.mark.parametrize("far", [0.5, 1e6])
+def test_the_far_threshold_of_the_same_model_is_only_relaxed(
+    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path, far: float
+) -> None:
+    text = re.sub(r"\nfar = [0-9.]+\n", f"\nfar = {far}\n", policy.read_text(), count=1)
+    assert read_policy(policy).evidence
+    policy.write_text(re.sub(r"sha256:[0-9a-f]{64}", stored_revision(site_source), text))
+    out = tmp_path / "out"
+    output = fitted(site_source, "--data", local_folder, *NEVUS, "--out", out, "--policy", policy)
+    written = read_policy(out / "policy.toml")
+    assert written.unfamiliar is not None
+    (evidence,) = written.evidence
+    options, melanomas = evidence.options, sorted(local_folder.glob("mel-*.png"))
+    predicted = EulerLoRA.load(out, "cpu").predict(melanomas, options.mode, options.samples)
+    distance = predicted.feature_distance
+    assert distance is not None
+    assert written.unfamiliar.far == pytest.approx(max(far, float(distance.max())), rel=0.05)
+    (of_site,) = evidence.far
+    assert (of_site.part, of_site.lesions, of_site.far) == ("fit", 20, 0)
+    row = f"| far threshold | 1 lesions of malignant | 20 | {written.unfamiliar.far:g}: 0 of 20 "
+    assert row in output
+
+
+def test_the_far_threshold_of_another_model_is_removed(output: str, out: Path) -> None:
+    assert read_policy(out / "policy.toml").unfamiliar is None
+    assert "| 20 | removed: it was fitted to another model |" in output
 
 
 def test_a_few_pictures_keep_the_margins_of_auto(

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clinic.tests.audit_entries import SECRET
 from clinic.tests.runs import mel_policy
@@ -55,8 +56,44 @@ def url(model: EulerLoRA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """The address of a service with a policy for the tiny model and an audit log."""
     audit = AuditLog(tmp_path_factory.mktemp("audit") / "audit.jsonl", SECRET)
     app = app_of(ServedModel(model, "# Tiny\n"), policy=mel_policy(), audit=audit)
-    with run_server(app) as port:
+    with run_server(of_later_version(app)) as port:
         yield f"http://127.0.0.1:{port}"
+
+
+def of_later_version(app: ASGIApp) -> ASGIApp:
+    """The same service with a further field and a further warning in all answers."""
+
+    def later(value: Any) -> Any:
+        if isinstance(value, list):
+            return [later(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        changed = {name: later(one) for name, one in value.items()}
+        if "warnings" in value:
+            changed["warnings"].append({"code": "later", "message": "Of a later version."})
+        return changed | {"later": 1} if "request_id" in value else changed
+
+    async def changed(scope: Scope, receive: Receive, send: Send) -> None:
+        start, body = list[Message](), b""
+
+        async def sent(message: Message) -> None:
+            nonlocal body
+            if message["type"] == "http.response.start":
+                start.append(message)
+                return
+            body += message["body"]
+            if message.get("more_body"):
+                return
+            headers = dict(start[0]["headers"])
+            if b"json" in headers[b"content-type"] and scope["path"] != "/openapi.json":
+                body = json.dumps(later(json.loads(body))).encode()
+                headers[b"content-length"] = b"%d" % len(body)
+            await send(start[0] | {"headers": [*headers.items()]})
+            await send({"type": "http.response.body", "body": body})
+
+        await app(scope, receive, sent if scope["type"] == "http" else send)
+
+    return changed
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +180,10 @@ def openapi_generator(language: str, document: Path, target: Path, folder: Path)
     archive = folder / "generator" / "openapi_generator_cli" / "openapi-generator.jar"
     options = {
         "java": ("--library", "native", "--additional-properties", "openApiNullable=false"),
-        "go": ("--additional-properties", "withGoMod=false"),
+        "go": (
+            "--additional-properties",
+            "withGoMod=false,disallowAdditionalPropertiesIfNotPresent=false",
+        ),
     }[language]
     generate = ("java", "-jar", archive, "generate", "-g", language, "-i", document, "-o", target)
     output(*generate, *options, folder=folder)
