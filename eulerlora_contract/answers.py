@@ -281,8 +281,10 @@ _CODES = sorted(kind.code for kind in SENT_BY_SERVICE)
 class ProblemDocument(WireModel):
     """A problem document (RFC 9457)."""
 
-    type: Annotated[str, Field(json_schema_extra={"pattern": f"^{PROBLEM_URN}"})]
-    """A URN that ends with the code."""
+    type: Annotated[
+        str, Field(json_schema_extra={"enum": [f"{PROBLEM_URN}{code}" for code in _CODES]})
+    ]
+    """A URN that ends with the code. By it generated clients tell a problem from a result."""
     title: str
     """The kind of problem, for people; may change."""
     status: int
