@@ -36,6 +36,11 @@ class _RoundedProducts(TorchDispatchMode):
     ) -> Any:
         options = kwargs or {}
         is_in_place = func is _aten.baddbmm_.default
+        if torch.is_inference_mode_enabled():  # products then come within others, such as linear
+            with self:
+                parts = func.decompose(*args, **kwargs or {})
+            if parts is not NotImplemented:
+                return parts
         if not (is_in_place or func.overloadpacket in _PRODUCTS) or not _is_rounded(args[0]):
             return func(*args, **options)
         exact: Callable[..., Tensor] = _aten.baddbmm.default if is_in_place else func
