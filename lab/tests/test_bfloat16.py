@@ -60,7 +60,8 @@ def test_products_are_summed_in_float32_within_other_operations_too(
 ) -> None:
     monkeypatch.setattr("eulerlora_lab.bfloat16.missing_bfloat16", lambda _: "this CPU has none")
     layer, types = torch.nn.Linear(8, 4).bfloat16(), Types()
-    with types, adaptation.fast_products(), without_gradients():
+    of_study = adaptation.fast_products()  # type: ignore[attr-defined]
+    with types, of_study, without_gradients():
         output = layer(torch.ones(3, 8, dtype=torch.bfloat16))
     assert output.dtype == torch.bfloat16
     assert types.seen == {torch.float32}
