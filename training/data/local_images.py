@@ -1,6 +1,7 @@
 """Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`."""
 
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -138,15 +139,20 @@ def _check_labels(
         f"{folder}: expected the checkpoint's classes {', '.join(names)}, got also "
         f"{', '.join(unknown)}"
     )
+    if any(map(part_of, unknown)):
+        raise DataError(message)
     likely = {label: _likely_class(label, classes) for label in unknown}
-    if any(map(part_of, unknown)) or not ({*present} & {*names} or any(likely.values())):
+    left_out = [label for label, name in likely.items() if name is None]
+    if left_out:
+        example = shlex.quote(f"{left_out[0]}=CLASS")
+        message += f"; give the pictures of a label to a class with --class {example}"
+    if not ({*present} & {*names} or any(likely.values())):
         raise DataError(message)
     options = [
         option
         for label, name in likely.items()
         for option in (("--class", f"{label}={name}") if name else ("--ignore", label))
     ]
-    left_out = [label for label, name in likely.items() if name is None]
     purpose = f"to leave out {', '.join(left_out)}" if left_out else ""
     raise UnreadDataError(message, Suggestion(tuple(options), purpose))
 

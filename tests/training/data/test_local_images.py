@@ -108,7 +108,7 @@ def test_labels_without_a_class_and_names_that_do_not_exist_are_refused(
 
 def test_labels_without_a_class_suggest_options_that_work(tmp_path: Path) -> None:
     folder = write_images(tmp_path, "mel/1.png", "NV/2.png", "Benign Keratosis/3.png", "scc/4.png")
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match="--class scc=CLASS") as refused:
         read_local_images(folder, CLASSES)
     options = [*refused.value.suggestion.options]
     pairs = [*zip(options[::2], options[1::2], strict=True)]
@@ -128,6 +128,7 @@ def test_parts_and_pictures_of_no_class_suggest_nothing(
     with pytest.raises(DataError) as refused:
         read_local_images(folder, CLASSES)
     assert not hasattr(refused.value, "suggestion")
+    assert ("--class akiec=CLASS" in str(refused.value)) is ("akiec" in labels)
 
 
 def test_unusable_pictures_are_skipped_on_request_only(tmp_path: Path) -> None:
