@@ -488,16 +488,21 @@ class OutcomeSummary:
 def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSummary:
     """Summarises the target lesions, in the order of their first images.
 
-    Diagnoses are classes without regard to case.
+    Diagnoses are classes without regard to case, unless classes differ in case alone.
 
     Raises:
         OutcomesError: If a lesion was confirmed as several classes.
     """
     of_files = frozenset[str]().union(*(row.classes for row in outcomes))
-    classes = {name.casefold(): name for name in (*of_files, *promise.classes)}
-    classes.setdefault(promise.also.casefold(), promise.classes[0] if promise.also else "")
+    spellings = Counter(name.casefold() for name in of_files or {*promise.classes})
+
+    def key(name: str) -> str:
+        return name if spellings[name.casefold()] > 1 else name.casefold()
+
+    classes = {key(name): name for name in (*of_files, *promise.classes)}
+    classes.setdefault(key(promise.also), promise.classes[0] if promise.also else "")
     outcomes = [
-        replace(row, confirmed=classes.setdefault(row.confirmed.casefold(), row.confirmed))
+        replace(row, confirmed=classes.setdefault(key(row.confirmed), row.confirmed))
         for row in outcomes
     ]
     results = _target_lesions(outcomes, promise.classes)

@@ -147,6 +147,16 @@ def test_a_class_counts_in_any_case_and_by_the_name_of_the_critical_ones(
     assert counts(path, "--target", "nv") == {"urgent": 1}
 
 
+def test_classes_that_differ_in_case_alone_are_told_apart(tmp_path: Path) -> None:
+    names = {"1": "mel", "2": "MEL", "3": "Mel", "4": "NV"}
+    rows = [image("routine", name, lesion) for lesion, name in names.items()]
+    path = written(tmp_path, *(row | {"p_mel": "", "p_MEL": "", "p_nv": ""} for row in rows))
+    assert counts(path) == {MISSED: 1}
+    assert counts(path, "--target", "nv") == {MISSED: 1}
+    path = written(tmp_path, *rows)
+    assert counts(path, "--target", "mel", "--target", "MEL") == {MISSED: 2}
+
+
 @pytest.mark.parametrize(
     ("separator", "encoding"),
     [(";", "utf-8-sig"), (";", "utf-16"), ("\t", "utf-16"), (",", "utf-8")],
