@@ -67,7 +67,8 @@ def list_files(
 
     The order is that of the paths; files of a folder are sorted. Hidden files and those of systems
     are left out. With `by_content`, a file of a folder with another extension or without one is
-    listed too if it begins like a JPEG, PNG or WebP, or like a DICOM file if `extensions` have it.
+    listed too if it begins like a JPEG, PNG or WebP, like a DICOM file if `extensions` have .dcm, or
+    like a photograph of another format, such as RAW, if they have .heic.
 
     Raises:
         ImageFilesError: For a folder that cannot be listed.
@@ -108,7 +109,12 @@ def select_files(
 
 def _has_image_content(file: Path, extensions: Sequence[str]) -> bool:
     start = _first_bytes(file) or b""
-    return sniff(start) is not None or (".dcm" in extensions and known_kind(start) is DICOM_KIND)
+    if sniff(start) is not None:
+        return True
+    kind = known_kind(start)
+    return (".dcm" in extensions and kind is DICOM_KIND) or (
+        ".heic" in extensions and kind is not None and kind.is_photograph
+    )
 
 
 def left_out_notes(others: Mapping[str, int], hidden: Mapping[str, int]) -> list[str]:

@@ -34,6 +34,11 @@ class FileKind:
     pattern: str
     advice: str = "export it as JPEG, PNG or WebP"
 
+    @property
+    def is_photograph(self) -> bool:
+        """True for what cameras write, and for formats that begin alike."""
+        return "photograph" in self.name
+
 
 _IPHONE = "on an iPhone choose Settings > Camera > Formats > Most Compatible, or export it as JPEG"
 _RAW = "export it as JPEG from the camera or its program"

@@ -90,9 +90,12 @@ def test_pictures_without_their_extension_are_selected_by_their_content(tmp_path
     Image.new("RGB", (2, 2)).save(tmp_path / "x", "TIFF")
     for name in ("c", "DICOMDIR"):
         (tmp_path / name).write_bytes(bytes(128) + b"DICM")
+    (tmp_path / "d").write_bytes(b"\0\0\0\x18ftypheic")
+    (tmp_path / "e.cr2").write_bytes(b"II*\0\x10\0\0\0CR\x02")
+    (tmp_path / "film").write_bytes(b"\0\0\0\x18ftypmp42")
     touch(tmp_path, "LICENSE")
     os.mkfifo(tmp_path / "pipe")
-    names = ["IMG_1", "a.bak", "b.tmp", "c"]
+    names = ["IMG_1", "a.bak", "b.tmp", "c", "d", "e.cr2", "x"]
     assert [file.name for file in select_files([tmp_path]).files] == names
     assert [file.name for file in select_files([tmp_path], EXTENSIONS).files] == names[:3]
     assert len(select_files([tmp_path]).others) == 3

@@ -152,20 +152,22 @@ def test_a_bad_file_has_a_row_with_its_problem_and_the_status_is_1(
 ) -> None:
     (folder / "cut.png").write_bytes(random_png()[:-100])
     (folder / "large.png").write_bytes(bytes(100_001))
-    (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    for name in ("phone.heic", "IMG_0001"):
+        (folder / name).write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
     (folder / "vanished.png").symlink_to("nowhere")
     (folder / "loop.png").symlink_to("loop.png")
     file = tmp_path / "rows.jsonl"
     done = run("triage", folder, "--url", url, "--policy", policy, "--json-lines", file)
     last_line = done.err.splitlines()[-1]
-    assert (done.status, last_line) == (1, "eulerlora: 5 of 8 files have no decision")
+    assert (done.status, last_line) == (1, "eulerlora: 6 of 9 files have no decision")
     rows = {Path(row["file"]).name: row for row in map(json.loads, file.read_text().splitlines())}
-    assert len(rows) == 8
+    assert len(rows) == 9
     codes = {name: row["problem"]["code"] for name, row in rows.items() if row["problem"]}
     assert codes == {
         "cut.png": "unusable_image",
         "large.png": "body_too_large",
         "phone.heic": "unsupported_media",
+        "IMG_0001": "unsupported_media",
         "vanished.png": "unreadable_file",
         "loop.png": "unreadable_file",
     }
