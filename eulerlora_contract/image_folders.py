@@ -67,8 +67,8 @@ def list_files(
 
     The order is that of the paths; files of a folder are sorted. Hidden files and those of systems
     are left out. With `by_content`, a file of a folder with another extension or without one is
-    listed too if it begins like a JPEG, PNG or WebP, like a DICOM file if `extensions` have .dcm, or
-    like a photograph of another format, such as RAW, if they have .heic.
+    listed too if it begins like a JPEG, PNG or WebP; if `extensions` have .dcm, like a DICOM file;
+    and if they have .heic, like a photograph of another format, such as RAW.
 
     Raises:
         ImageFilesError: For a folder that cannot be listed.

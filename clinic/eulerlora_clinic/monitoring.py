@@ -23,7 +23,6 @@ from eulerlora_clinic.sequential_tests import (
     sequential_lower_bound,
     sequential_upper_bound,
 )
-from eulerlora_clinic.tables import read_rows
 from eulerlora_contract.answers import (
     Disposition,
     ModelShift,
@@ -34,6 +33,7 @@ from eulerlora_contract.answers import (
 from eulerlora_contract.checkpoints import Unit
 from eulerlora_contract.errors import OutcomesError
 from eulerlora_contract.printable import printable
+from eulerlora_contract.tables import read_rows
 
 _PICTURES_PER_FALSE_ALARM = 1_000_000
 """Mean number of pictures to an alarm without a shift, at least, if blocks are independent."""

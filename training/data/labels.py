@@ -14,6 +14,7 @@ from unicodedata import normalize
 from eulerlora.images.files import is_image_name
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.image_folders import hidden_name, left_out_notes
+from eulerlora_contract.tables import SEPARATORS
 from training.data.cache import DecodedImages
 from training.data.dataset import LABELS, Column, LabelTable
 from training.data.identifiers import MISSING, Identifiers, read_identifiers
@@ -33,7 +34,6 @@ from training.data.layouts import (
 from training.data.splits import Part
 from training.data.tables import (
     LIKELY_NAMES,
-    SEPARATORS,
     Table,
     TableLine,
     joined,

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -13,6 +12,7 @@ from unicodedata import normalize
 from urllib.parse import unquote
 
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.tables import encoding_of, separator_of
 from training.data.dataset import Column
 
 LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
@@ -29,15 +29,9 @@ LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
     "split": ("part", "partition", "set", "subset", "fold", "is_valid", "is_test"),
 }  # fmt: skip
 """Names that other tables have for the columns."""
-SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 _JSON_LINES = ".jsonl"
-_BYTE_ORDER_MARKS = {
-    BOM_UTF8: "utf-8-sig",
-    BOM_UTF16_LE: "utf-16",
-    BOM_UTF16_BE: "utf-16",
-}
 WINDOWS = "cp1252"
 """The encoding of text that programs of Windows write without a byte order mark."""
 
@@ -139,7 +133,7 @@ def read_label_table(path: Path, encoding: str | None = None) -> Table:
     text = _text(path, encoding)
     if path.suffix.lower() == _JSON_LINES:
         return _of_json_lines(path, text, encoding)
-    separator = max(SEPARATORS, key=text.partition("\n")[0].count)
+    separator = separator_of(text)
     reader = csv.reader(io.StringIO(text), delimiter=separator)
     try:
         names = [name.strip() for name in next(reader, [])]
@@ -160,8 +154,7 @@ def read_label_table(path: Path, encoding: str | None = None) -> Table:
 def _text(path: Path, encoding: str | None) -> str:
     try:
         content = path.read_bytes()
-        marked = (name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark))
-        return content.decode(encoding or next(marked, "utf-8"))
+        return content.decode(encoding or encoding_of(content))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except LookupError as error:

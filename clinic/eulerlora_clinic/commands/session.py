@@ -18,13 +18,13 @@ from eulerlora_clinic.policy.results import decided
 from eulerlora_clinic.report.exports import Outputs
 from eulerlora_clinic.report.ranking import RowProblem, TriageRow
 from eulerlora_clinic.report.terminal import print_table
-from eulerlora_clinic.tables import read_rows
 from eulerlora_contract.answers import ModelDetails
 from eulerlora_contract.errors import PolicyError, SettingsError
 from eulerlora_contract.image_folders import select_files
 from eulerlora_contract.printable import printable
 from eulerlora_contract.problems import BodyTooLarge, Problem, Unreachable
 from eulerlora_contract.progress import ProgressBar
+from eulerlora_contract.tables import read_rows
 
 _QUOTA_S = 3600.0  # a long run outlasts many quotas
 _FIRST_RETRY = RetryPolicy(service_s=0, quota_s=_QUOTA_S)  # reports a wrong address at once

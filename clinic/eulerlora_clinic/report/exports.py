@@ -14,11 +14,11 @@ from eulerlora_clinic.language import ENGLISH, Language
 from eulerlora_clinic.monitoring import PROBABILITY_COLUMN
 from eulerlora_clinic.policy.policy import Policy
 from eulerlora_clinic.report.ranking import TriageRow, with_lesions
-from eulerlora_clinic.tables import read_rows
 from eulerlora_contract.answers import Prediction, TriageResult, shown_fields
 from eulerlora_contract.errors import OutputPathError
 from eulerlora_contract.output_files import check_writable, open_output
 from eulerlora_contract.printable import printable, write_csv_rows
+from eulerlora_contract.tables import read_rows
 
 
 @dataclass(frozen=True)
