@@ -89,7 +89,8 @@ def write_figure(figure: Figure, path: Path) -> None:
         with Image.open(content, formats=["PNG"]) as image:
             shown = image.convert("RGB")
         if not any(len(drawn.get_shape()) == 3 for axes in figure.axes for drawn in axes.images):
-            shown = shown.quantize()
+            # The default merges colours of few pixels, such as those of thin lines.
+            shown = shown.quantize(method=Image.Quantize.FASTOCTREE)
         content = BytesIO()
         shown.save(content, "PNG", optimize=True)
     with atomic_write(path) as partial:
@@ -219,7 +220,7 @@ def reliability_chart(calibration: Mapping[str, Sequence[CalibrationBins]], titl
     """Accuracy against the mean top probability of each bin, one line for each name.
 
     The bins of several runs of a name are added, and its ECE is their mean. Bins of fewer than 10
-    images are faint, and the axis says so.
+    images, in the mean of the runs, are faint, and the axis says so.
     """
     figure = _figure(6.4, 5.6, title)
     axes = figure.subplots()
@@ -235,7 +236,7 @@ def reliability_chart(calibration: Mapping[str, Sequence[CalibrationBins]], titl
         error = np.mean([_calibration_error(bins) for bins in runs])
         filled = images > 0
         points = np.stack([confidence, correct])[:, filled] / images[filled]
-        few = images[filled] < _FEWEST_IN_BIN
+        few = images[filled] < _FEWEST_IN_BIN * len(runs)  # which have the same images
         if few.any():
             fainter = f" (faint: bins of fewer than {_FEWEST_IN_BIN} images)"
             axes.plot(*points, style, marker=".", color=colour, alpha=_FAINT)

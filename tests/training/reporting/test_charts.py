@@ -133,6 +133,19 @@ def test_a_png_has_few_colours_unless_it_shows_a_picture(
         assert image.info.keys() <= {"dpi"}  # no date, no software
 
 
+def test_the_colours_of_a_png_are_those_drawn(tmp_path: Path) -> None:
+    figure, drawn = Figure((6, 4)), BytesIO()
+    axes = figure.subplots()
+    axes.imshow(np.arange(4096).reshape(64, 64))
+    for line in range(6):  # short lines on many other colours
+        axes.plot([2 * line, 2 * line + 1], [60, 60], color=f"C{line}", linewidth=1)
+    write_figure(figure, tmp_path / "a.png")
+    figure.savefig(drawn, dpi=120, bbox_inches="tight")
+    with Image.open(tmp_path / "a.png") as written, Image.open(drawn) as expected:
+        pixels, of_figure = (np.asarray(image.convert("RGB"), int) for image in (written, expected))
+    assert np.abs(pixels - of_figure).max() < 20
+
+
 def test_the_lines_of_a_long_title_are_no_wider_than_the_figure() -> None:
     title = "Confusion, stoch, 4 samples\n" + "a-model on a folder of pictures, labels.csv, " * 3
     figure = confusion_chart(np.eye(2, dtype=np.int64), ("a", "b"), title)

@@ -145,6 +145,12 @@ def test_the_folder_has_tables_for_a_paper_and_charts_with_all_methods(tmp_path:
     assert "opacity: 0.25" in reliability
 
 
+def test_a_bin_of_few_images_is_faint_with_any_number_of_seeds(tmp_path: Path) -> None:
+    runs = [finished_run(tmp_path / f"{seed}", seed, 50.0, images=9) for seed in range(3)]
+    succeed("compare", *runs, "--out", tmp_path / "out", "--figures", "svg")
+    assert "opacity: 0.25" in (tmp_path / "out" / "reliability.svg").read_text()
+
+
 def test_other_seeds_are_not_paired_and_a_single_run_says_so(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path / f"a{seed}", seed) for seed in (0, 1)]
     runs += [finished_run(tmp_path / f"b{seed}", seed, 1.5, title="SNGP") for seed in (5, 6)]
