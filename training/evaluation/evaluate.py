@@ -143,12 +143,42 @@ def _trained_method(config: CheckpointConfig, members: int = 1) -> TrainedMethod
         "recipe": {key: recipe[key] for key in recipe.keys() - {*SOURCE, "seed"}},
         "members": members,
     }
+    sampled = method_type(config.method).is_sampled(adapters)
     return TrainedMethod(
         title=title if members == 1 else f"ensemble of {members}: {title}",
-        sampled=method_type(config.method).is_sampled(adapters),
+        sampled=sampled,
         recipe_sha256=hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(),
         seed=recipe.get("seed"),
+        settings=_other_settings(config, sampled),
     )
+
+
+_UNCOMPARED = {
+    "name", "seed", "target", "whole_network", "data.path", "backbone.file", "adapters.adapters",
+    "adapters.rank", "adapters.min_rank", "method.name", "training.micro_batch_rows",
+    "training.state_every_s", "training.workers", "training.metrics_by_epoch",
+    "evaluation.samples", "evaluation.calibrated", "evaluation.ood", "evaluation.ood_images",
+    *SOURCE,
+}  # fmt: skip
+"""Keys of a recipe that `method_title` states, or that change no answer."""
+_OF_SAMPLING = {"adapters.steps", "adapters.scale", "training.samples", "evaluation.sampler"}
+
+
+def _other_settings(config: CheckpointConfig, sampled: bool) -> dict[str, Any]:
+    """The settings of a run that its title does not state, with what `auto` became."""
+    settings: dict[str, Any] = {}
+    for section, value in _recipe(config).items():
+        nested = section in {"data", "backbone", "adapters", "method", "training", "evaluation"}
+        values = value if nested and isinstance(value, dict) else {"": value}
+        settings |= {f"{section}.{key}".rstrip("."): of_key for key, of_key in values.items()}
+    if settings:
+        done = config.provenance.get("training", {})
+        for key in done.keys() & {"epochs", "batch_size", "steps", "precision"}:
+            settings[f"training.{key}"] = done[key]
+        settings["backbone.image_size"] = config.backbone.settings.image_size
+        settings["images or backbone"] = config.provenance.get("data_digest", "")[:8]
+    left_out = _UNCOMPARED if sampled else _UNCOMPARED | _OF_SAMPLING
+    return {key: settings[key] for key in sorted(settings.keys() - left_out)}
 
 
 def method_title(config: CheckpointConfig) -> str:

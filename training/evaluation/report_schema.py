@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -225,12 +225,15 @@ class TrainedMethod:
         sampled: False if all modes give the same answers.
         recipe_sha256: Digest of all settings but the seed; runs that share it differ in the seed.
         seed: None if it is not recorded.
+        settings: Those of the training that the title leaves out, by key of the recipe; empty if
+            they are not recorded.
     """
 
     title: str
     sampled: bool
     recipe_sha256: str
     seed: int | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The comparison of a user's training runs: tables of all methods, and one chart of each kind."""
 
 import csv
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -283,6 +284,7 @@ def _sections(comparison: Comparison) -> Iterator[str]:
         "of a method, which differ in their seed."
     )
     yield markdown_table(*_arm_table(comparison))
+    yield from _settings_notes(comparison)
     seen = {run.folder: run.report.seen for arm in comparison.arms for run in arm.runs}
     for count in dict.fromkeys(filter(None, seen.values())):
         folders = [str(folder) for folder, of_run in seen.items() if of_run == count]
@@ -298,6 +300,23 @@ def _sections(comparison: Comparison) -> Iterator[str]:
     yield f"## Differences to {comparison.reference.name}"
     yield markdown_table(*_difference_table(comparison), text_columns=3)
     yield _note(comparison)
+
+
+def _settings_notes(comparison: Comparison) -> Iterator[str]:
+    """Yields a line with the settings that differ between runs, and their values in order."""
+    methods = {run.folder: run.report.method for arm in comparison.arms for run in arm.runs}
+    values: dict[str, dict[str, None]] = {}
+    for method in methods.values():
+        for key, value in method.settings.items():
+            values.setdefault(key, {})[json.dumps(value, sort_keys=True).strip('"')] = None
+    differing = [f"{key} ({', '.join(of)})" for key, of in values.items() if len(of) > 1]
+    if differing:
+        yield (
+            "**Beside the method these settings differ, and may explain a difference: "
+            f"{printable('; '.join(differing))}.**"
+        )
+    if unknown := [str(folder) for folder, method in methods.items() if not method.settings]:
+        yield f"Settings are not recorded in {', '.join(unknown)}."
 
 
 def _note(comparison: Comparison) -> str:

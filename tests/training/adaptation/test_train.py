@@ -112,6 +112,10 @@ def test_evaluate_repeats_the_report_of_training_and_the_card_follows_from_it(
     report = json.loads((out / "report.json").read_text())
     assert report["images"] == 3 * PER_CLASS["test"]
     assert [mode["options"]["mode"] for mode in report["modes"]] == ["det", "stoch"]
+    settings = report["method"]["settings"]
+    steps = read_config(trained_copy).provenance["training"]["steps"]
+    assert (settings["training.steps"], settings["data.kind"]) == (steps, "imagefolder")
+    assert not settings.keys() & {"seed", "data.path", "adapters.rank"}
     tables, _ = (out / "report.md").read_text().split("## Charts")
     _, results = tables.split("\n", maxsplit=1)
     assert results.strip() in done.out

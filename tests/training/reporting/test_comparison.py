@@ -207,6 +207,24 @@ def test_methods_with_one_title_are_told_apart_by_a_folder(tmp_path: Path) -> No
     assert names == ["LoRA, rank 20 (slow-0)", "LoRA, rank 20 (fast-0)"]
 
 
+def test_settings_that_differ_beside_the_method_are_named(tmp_path: Path) -> None:
+    settings = {"data.split": "lesion", "training.epochs": 5, "canvas": None}
+    runs = [
+        finished_run(tmp_path / title, title=title, method={"settings": of_run})
+        for title, of_run in (
+            ("LoRA", settings),
+            ("SNGP", settings | {"training.epochs": 10, "method.bound": 6}),
+            ("IVON", settings | {"canvas": [448, 336]}),
+            ("old", {}),
+        )
+    ]
+    text = succeed("compare", *runs).out
+    assert "difference: training.epochs (5, 10); canvas (null, [448, 336]).**" in text
+    assert f"Settings are not recorded in {runs[-1]}." in text
+    same = finished_run(tmp_path / "same", title="TFB", method={"settings": settings})
+    assert "ettings" not in succeed("compare", runs[0], same).out
+
+
 def test_few_images_are_not_tested(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path / n, 0, images=19, title=n) for n in ("LoRA", "SNGP")]
     text = succeed("compare", *runs).out
