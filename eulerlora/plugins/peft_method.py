@@ -330,7 +330,10 @@ class _EulerLoraModel(LoraModel):
     def _prepare_adapter_config(self, peft_config: Any, model_config: Any) -> Any:
         kind = model_config.get("model_type")
         if peft_config.target_modules is None and kind not in self.target_module_mapping:
-            raise SettingsError(f"target_modules: expected names for a model of type {kind}")
+            raise SettingsError(
+                f"target_modules: expected names of linear modules ({_linear_names(self.model)}), "
+                f"none are known for a model of type {kind}"
+            )
         prepare = super()._prepare_adapter_config
         return prepare(peft_config, model_config)  # type: ignore[no-untyped-call]
 
@@ -347,10 +350,18 @@ class _EulerLoraModel(LoraModel):
             and not name.startswith(layers or ("\0",))
             and self._check_target_module_exists(config, name)
         }
-        if not targets:
+        given, modules = config.target_modules, [f".{name}" for name, _ in model.named_modules()]
+        names = [given] if isinstance(given, str) else sorted(given)
+        # PEFT leaves out a name without a module, if another name has one.
+        unmatched = [
+            name
+            for name in names
+            if name is not given and not any(module.endswith(f".{name}") for module in modules)
+        ]
+        if unmatched or not targets:
             raise SettingsError(
                 f"target_modules: expected names of linear modules ({_linear_names(model)}), "
-                f"{config.target_modules} match none"
+                f"{', '.join(unmatched or names)} match none"
             )
         for name, module in targets.items():
             _check_linear(name, module)

@@ -441,7 +441,9 @@ def network() -> nn.ModuleDict:
     ("options", "key"),
     [
         ({"target_modules": ["nothing"]}, "target_modules.*q_proj, unknown"),
-        ({}, "target_modules"),
+        ({"target_modules": ["q_proj", "query", "value"]}, "unknown, o_proj.*, query, value match"),
+        ({"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]}, "q_proj match none"),
+        ({}, "target_modules.*q_proj, unknown"),
         ({"target_modules": ["q_proj", "unknown"]}, "unknown"),
         ({"target_modules": ["q_proj", "conv"]}, "conv"),
         ({"target_modules": ["q_proj", "o_proj"]}, "o_proj"),
