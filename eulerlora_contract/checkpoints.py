@@ -135,9 +135,17 @@ class Threshold(Settings):
 
 
 def missing_threshold(thresholds: Iterable[Threshold], options: Options) -> str | None:
-    """Names the options with a threshold; None if these options have one, in any precision."""
+    """Names the options with a threshold, or the command that makes them.
+
+    None if these options have one, in any precision.
+    """
     fitted = [entry.options for entry in thresholds]
     if any(known.holds_for(options) for known in fitted):
         return None
-    known = "; ".join(map(str, fitted)) or "none: run eulerlora calibrate"
-    return f"the checkpoint has no OOD threshold for {options}; it has {known}"
+    if not fitted:
+        return (
+            "the checkpoint has no OOD thresholds; `eulerlora calibrate CHECKPOINT --data DIR "
+            "--out NEW` makes one with thresholds"
+        )
+    known = "; ".join(map(str, fitted))
+    return f"the checkpoint has no OOD threshold for {options}, only for {known}"
