@@ -76,6 +76,7 @@ class AdaptedClassifier(nn.Module):
         self.preprocessing, self._stated = preprocessing, stated
         self._seeds = PassRecord[int]()
         self._fed = torch.zeros(3, len(_limits()), dtype=torch.int64)  # of values below each
+        self._ends = torch.tensor([torch.inf, -torch.inf])  # least and greatest of them
 
     def forward(
         self,
@@ -153,6 +154,8 @@ class AdaptedClassifier(nn.Module):
             values = images[..., ::step, ::step].transpose(0, 1).flatten(1).sort().values
             counts = torch.searchsorted(values, _limits(images.device).repeat(3, 1))
             self._fed = self._fed.to(counts) + counts
+            least, greatest = self._ends.to(values)
+            self._ends = torch.stack([least.minimum(values.min()), greatest.maximum(values.max())])
 
     def save(
         self,
@@ -214,18 +217,17 @@ class AdaptedClassifier(nn.Module):
         served = {"mean": prepared.mean, "std": prepared.std}
         reason = _contradiction(fed, served, images) if images else None
         ends = (_levels(served, 0).min(), _levels(served, 1).max())
-        expected = "{:.2f} to {:.2f}".format(*ends)
+        expected, found = ("{:.2f} to {:.2f}".format(*of) for of in (ends, self._ends.tolist()))
         if reason is not None:
-            low, high = (bound.item() for bound in _bounds(fed))
             raise SettingsError(
                 f"preprocessing: expected images with values {expected}, got a loop with values "
-                f"{low:.2f} to {high:.2f}, {reason}; state preprocessing= as in the loop, or prove "
-                "it by check="
+                f"{found}, {reason}; state preprocessing= as in the loop, or prove it by "
+                "check=(images, pictures)"
             )
         reached = (_beyond(fed, served, -_OVERSHOOT) > _SHARE).any(dim=1)  # black, white
         if not (images and stated) or (images >= _FEW and not reached.any()):
             source = "as stated" if stated else "by the network's own configuration"
-            got = "no images" if not images else "values {:.2f} to {:.2f}".format(*_bounds(fed))
+            got = f"values {found}" if images else "no images"
             doubt = f"the loop's do not confirm it, got {got}"
             if reached.all():
                 doubt = f"so do the loop's ({got}), which do not show resize, crop and filter"
@@ -265,18 +267,11 @@ def _beyond(fed: Tensor, colours: Colours, margin: float) -> Tensor:
     return torch.stack([_below(fed, dark), 1 - _below(fed, bright)])
 
 
-def _bounds(fed: Tensor) -> tuple[Tensor, Tensor]:
-    """Least and greatest value."""
-    some = (fed > 0).any(dim=0).int().argmax() - 1
-    every = (fed == fed[:, -1:]).all(dim=0).int().argmax()
-    return _limits()[some], _limits()[every]
-
-
 def _contradiction(fed: Tensor, served: Colours, images: int) -> str | None:
     """Why images with these values were prepared in another way; None if they may not be."""
     outside = _beyond(fed, served, _OVERSHOOT).sum(dim=0).max()
     if outside > _OUTSIDE_SHARE:
-        return f"{outside:.1%} of a channel's outside"
+        return f"{outside:.1%} of a channel's outside that range"
     matched: list[tuple[int, float, Colours]] = []  # by ends with clipped pixels, then by range
     for other in NORMALISATIONS:
         beyond = _beyond(fed, other, _END_WIDTH)

@@ -202,11 +202,12 @@ def test_images_of_the_loop_that_contradict_the_preprocessing_are_refused(tmp_pa
     vit = of_timm()
     unit = fed_by(transforms.Compose([transforms.Resize((SIZE, SIZE)), transforms.ToTensor()]))
     normalised = fed_by(timms_transform(vit))
-    for stated, fed in ((None, unit), (Preprocessing(size=SIZE), normalised), (None, 255 * unit)):
+    for stated, fed in ((None, unit), (Preprocessing(size=SIZE), normalised), (None, 700 * unit)):
         model = adapt(vit, **OPTIONS)
         for _ in range(4):
             model(fed)
-        with pytest.raises(SettingsError, match="got a loop with values"):
+        values = f"{fed.min():.2f} to {fed.max():.2f}"
+        with pytest.raises(SettingsError, match=f"got a loop with values {values}, "):
             model.save(tmp_path / "checkpoint", stated)
     model.save(tmp_path / "checkpoint", Preprocessing(size=SIZE), check=(unit, PICTURES))
 
