@@ -179,7 +179,7 @@ def missing_bfloat16(device: torch.device) -> str | None:
 
 
 def _block_times_ms(
-    settings: BackboneSettings, device: torch.device, of_training: bool = False
+    settings: BackboneSettings, device: torch.device, of_training: bool
 ) -> tuple[float, float]:
     """Times of two adapted blocks in float32 and in bfloat16, of alternating runs.
 

@@ -259,9 +259,7 @@ def _timm_model(source: WeightsSource, config: Json) -> Described | None:
     return describe_timm(named, trunk)
 
 
-def stated_preprocessing(
-    source: WeightsSource, image_size: int, kind: str = ""
-) -> Preprocessing | None:
+def stated_preprocessing(source: WeightsSource, image_size: int, kind: str) -> Preprocessing | None:
     """The preprocessing in the files of a folder, None if they state none.
 
     `image_size` and `kind`, a `model_type` of transformers, are those of its model.

@@ -99,7 +99,7 @@ class Rows:
         counts = tuple(torch.bincount(image).tolist())
         return Rows(image, self.adapter, counts, self.positions)
 
-    def distinct(self, by_adapter: bool = True) -> "DistinctRows":
+    def distinct(self, by_adapter: bool) -> "DistinctRows":
         """Returns a row for each image and adapter, or for each image, which its rows share."""
         keys = torch.stack([self.image, self.adapter]) if by_adapter else self.image[None]
         _, of_row, counts = keys.unique_consecutive(return_inverse=True, return_counts=True, dim=1)

@@ -18,7 +18,6 @@ from training.data.images import (
     ImageParts,
     LabelledImage,
     OnBad,
-    refuse,
 )
 from training.data.splits import SPLIT_SEED, Part, Split, SplitParts, parts_of
 from training.data.tables import read_label_table
@@ -153,7 +152,7 @@ def _metadata(folder: Path) -> Path:
     return next((path for path in paths if path.is_file()), paths[0])
 
 
-def _read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[_Ham10000Row], list[str]]:
+def _read_rows(path: Path, on_bad: OnBad) -> tuple[list[_Ham10000Row], list[str]]:
     """The rows in file order, and the class names in order of first appearance.
 
     Calls `on_bad` for each row with an unknown `dx`, and skips the row if that returns.

@@ -393,7 +393,7 @@ class UnreadTable:
         return text if whole or not self.known.note else f"{text}: {self.known.note}"
 
 
-def named_table(folder: Path, name: str, encoding: str | None = None) -> Table | None:
+def named_table(folder: Path, name: str, encoding: str | None) -> Table | None:
     """The table of this name in a folder, or those in its folders of parts as one; or None.
 
     Raises:

@@ -235,7 +235,7 @@ _OF_LABEL_STUDIO = re.compile(
 
 
 def reader_of_pictures(
-    folder: Path, names: Collection[str], masks: Collection[str] = (), suffix: str = ""
+    folder: Path, names: Collection[str], masks: Collection[str], suffix: str
 ) -> Callable[[str], str]:
     """A function that turns the cell of a path into the name of a picture in a folder.
 

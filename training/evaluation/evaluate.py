@@ -134,7 +134,7 @@ def evaluate(
     return Evaluation(report, model.classes, test, sets, training)
 
 
-def _trained_method(config: CheckpointConfig, members: int = 1) -> TrainedMethod:
+def _trained_method(config: CheckpointConfig, members: int) -> TrainedMethod:
     """The method of a checkpoint, or of an ensemble of runs with its first member's settings."""
     adapters, recipe, title = config.adapters.settings, _recipe(config), method_title(config)
     settings = {

@@ -48,7 +48,7 @@ def find_recipe(name: str, packaged: Path = RECIPES) -> Path:
     return file
 
 
-def _recipe_names(packaged: Path = RECIPES) -> list[str]:
+def _recipe_names(packaged: Path) -> list[str]:
     """The names of the packaged recipes that are complete, without mere bases."""
     return sorted(path.stem for path in packaged.glob("*.toml") if "name" in read_toml(path))
 
@@ -91,7 +91,7 @@ class _Layer:
     tables: _Tables
 
 
-def _read_layers(path: Path, variant: str | None = None) -> list[_Layer]:
+def _read_layers(path: Path, variant: str | None) -> list[_Layer]:
     """The files of a recipe, the base first, and the variant; later ones replace keys.
 
     Errors as in `read_recipe`.

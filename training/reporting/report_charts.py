@@ -36,7 +36,7 @@ class ChartFile:
     figure: Figure
 
 
-def chart_files(evaluation: Evaluation, pictures: bool = False) -> Iterator[ChartFile]:
+def chart_files(evaluation: Evaluation, pictures: bool) -> Iterator[ChartFile]:
     """Yields reliability, risk-coverage and learning curves, then the charts of each mode.
 
     With `pictures`, also test images: the most uncertain ones, and those with a wrong label.
