@@ -82,7 +82,7 @@ def test_the_chart_has_no_warnings_and_the_version_of_the_project(helm: Callable
         (("audit.size=1Gi", "autoscaling.by=keda"), "(audit.size)"),
         (("audit.size=1Gi", "replicas=3"), "(audit.size)"),
         (("audit.size=1Gi", "kserve.enabled=true"), "(audit.size)"),
-        (("kserve.enabled=true", "ingress.host=a.example"), "/ingress/host"),
+        (("kserve.enabled=true", "ingress.host=a.example"), "(kserve.enabled)"),
         (("kserve.storageUri=pvc://c/1",), "/kserve/enabled"),
     ],
 )
@@ -129,14 +129,14 @@ def test_no_service_link_sets_a_variable_with_the_prefix_of_the_settings(
     assert pod["enableServiceLinks"] is False
 
 
-def test_a_setting_of_the_operator_replaces_that_of_the_ingress(rendered: Render) -> None:
+def test_the_hosts_and_proxies_of_the_ingress_are_added_to_those_of_the_operator(rendered: Render) -> None:
     hosts, proxies = "EULERLORA_SERVE_ALLOWED_HOSTS", "EULERLORA_SERVE_TRUSTED_PROXIES"
     services = ",eulerlora,eulerlora.clinic,eulerlora.clinic.svc,eulerlora.clinic.svc.cluster.local"
     for settings, expected in (
         ((), [(hosts, f"a.example{services}"), (proxies, "10.0.0.0/8")]),
         (
             (f"settings.{hosts}=b.example", f"settings.{proxies}=::1"),
-            [(hosts, "b.example"), (proxies, "::1")],
+            [(hosts, f"a.example{services},b.example"), (proxies, "10.0.0.0/8,::1")],
         ),
     ):
         objects = rendered("ingress.host=a.example", "ingress.proxies=10.0.0.0/8", *settings)

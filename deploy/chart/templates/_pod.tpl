@@ -15,15 +15,19 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $stopS := addf 20 5 (float64 $uploadS) (float64 $deadlineS) | ceil -}}{{/* 20 s of drain, 5 s of margin */}}
 {{- $settings = merge (dict) $settings (dict "EULERLORA_SERVE_LIFE__GRACE_S" (toString $stopS)) -}}
 {{- with .Values.ingress -}}
+{{- $added := dict -}}
 {{- if .host -}}
 {{- $hosts := list .host $.Release.Name -}}
 {{- range list "" ".svc" ".svc.cluster.local" -}}
 {{- $hosts = append $hosts (printf "%s.%s%s" $.Release.Name $.Release.Namespace .) -}}
 {{- end -}}
-{{- $settings = merge $settings (dict "EULERLORA_SERVE_ALLOWED_HOSTS" (join "," $hosts)) -}}
+{{- $_ := set $added "EULERLORA_SERVE_ALLOWED_HOSTS" (join "," $hosts) -}}
 {{- end -}}
 {{- if .proxies -}}
-{{- $settings = merge $settings (dict "EULERLORA_SERVE_TRUSTED_PROXIES" .proxies) -}}
+{{- $_ := set $added "EULERLORA_SERVE_TRUSTED_PROXIES" .proxies -}}
+{{- end -}}
+{{- range $name, $value := $added -}}
+{{- $_ := set $settings $name (list $value (get $settings $name) | compact | join ",") -}}
 {{- end -}}
 {{- end -}}
 {{- $ready := .Values.kserve.enabled | ternary "/v2/health/ready" "/readyz" -}}
