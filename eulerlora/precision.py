@@ -84,8 +84,8 @@ def decide_runtime(
 ) -> RuntimeDecision:
     """Makes the runtime of a network.
 
-    `auto` is OpenVINO if it can run the network and takes less CPU time than torch for an image
-    (`_TIMED_DRAW`), and otherwise torch.
+    `auto` is OpenVINO if it can run the network and takes much less CPU time than torch for an
+    image (`_TIMED_DRAW`, `_WORTHWHILE`), and otherwise torch.
 
     Args:
         network: In float32; it belongs to the runtime, which changes or frees weights.
@@ -114,7 +114,8 @@ def decide_runtime(
         f"and {plain_ms:.2f} ms by {plain.name}"
     )
     if other_ms > _WORTHWHILE * plain_ms:
-        return RuntimeDecision(plain, reason)
+        limit = f"{other.name} is chosen if it takes up to {_WORTHWHILE:.0%} of {plain.name}'s time"
+        return RuntimeDecision(plain, f"{reason}; {limit}")
     other.free_unread_weights()
     return RuntimeDecision(other, reason)
 

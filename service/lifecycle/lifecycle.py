@@ -42,6 +42,7 @@ from service.telemetry.observation import PROBES
 _Phase = Literal["starting", "ready", "stopping"]
 _RETRY_AFTER_S = 5
 _SLOW_RELOAD_S = 60.0
+_DOCUMENTATION = ("/docs", "/openapi.json")  # paths that need no model
 _Result = TypeVar("_Result")
 
 logger = logging.getLogger(__name__)
@@ -128,10 +129,11 @@ class Lifecycle:
         """Checks that a request can be answered; during a normal stop the models still answer.
 
         Raises:
-            NotReady: If no model can answer it, except for a probe.
+            NotReady: If no model can answer it, except for a probe or the documentation.
         """
         answers = self.phase == "ready" or (self.models and self.failure is None)
-        if not answers and scope["path"] not in PROBES:
+        path = scope["path"]
+        if not answers and path not in PROBES and not path.startswith(_DOCUMENTATION):
             self.check_ready()
 
     def is_closing(self) -> bool:
@@ -220,6 +222,7 @@ class Lifecycle:
         for source in self._sources:
             load = partial(self._load, source, self._loaded)
             self._checked.append(await self._in_loader(load))
+            self._checked[-1].log_choices()
         models = ServedModels(checked.served for checked in self._checked)
         if self._shadow_source is not None:
             await self._load_shadow(self._shadow_source, models)
@@ -248,6 +251,7 @@ class Lifecycle:
         shadow = await self._in_loader(load)
         check_same_input(shadow.served, models[name])
         self.shadow = shadow
+        shadow.log_choices()
         logger.info("model %s: compared with the shadow %s", name, shadow.model.revision)
 
     @property
@@ -317,6 +321,7 @@ class Lifecycle:
             logger.error("%s; %s", consequence, str(error), exc_info=is_defect)
             error.__traceback__ = None  # it holds the new model, in a cycle with the error
             return old
+        new.log_choices()
         logger.info("%s: revision %s -> %s", name, old.model.revision, new.model.revision)
         return new
 

@@ -127,15 +127,6 @@ class CheckpointSource:
         known, (card, licence) = read_known_answer(folder, checkpoint.config), _read_card(folder)
         model = EulerLoRA.of(checkpoint, device, precision, compiler, runtime)
         served = ServedModel(model, card, self.url, self.name, licence)
-        logger.info(
-            "model %s: precision %s: %s", served.name, model.precision, model.precision_reason
-        )
-        logger.info(
-            "model %s: runtime %s: %s", served.name, model.runtime.name, model.runtime_reason
-        )
-        mismatch = checkpoint.config.calibration_mismatch(model.precision)
-        if mismatch is not None:
-            logger.warning("model %s: %s", served.name, mismatch)
         _share_backbone(model, others)
         checked = model.runtime
         if compiler is not None:
@@ -162,6 +153,15 @@ class CheckedModel:
     def model(self) -> InferenceModel:
         return self.served.model
 
+    def log_choices(self) -> None:
+        """Logs precision and runtime with their reasons, once the model is in use."""
+        name, model = self.served.name, self.model
+        logger.info("model %s: precision %s: %s", name, model.precision, model.precision_reason)
+        logger.info("model %s: runtime %s: %s", name, model.runtime.name, model.runtime_reason)
+        mismatch = model.config.calibration_mismatch(model.precision)
+        if mismatch is not None:
+            logger.warning("model %s: %s", name, mismatch)
+
     def newer_revision(
         self, load: "Load", others: Iterable[InferenceModel]
     ) -> "CheckedModel | None":
@@ -176,11 +176,14 @@ class CheckedModel:
         loaded = load(self.source, others)
         if loaded.model.revision == self.model.revision:
             return None
+        fault = None
         if loaded.served.name != self.served.name:
-            raise CheckpointError(
-                self.source.folder / CONFIG_FILE,
-                f"expected a model named {self.served.name}, got {loaded.served.name}",
-            )
+            fault = f"expected a model named {self.served.name}, got {loaded.served.name}"
+        elif loaded.model.classes != self.model.classes:
+            old, new = ", ".join(self.model.classes), ", ".join(loaded.model.classes)
+            fault = f"expected the classes {old}, got {new}; a restart serves others"
+        if fault is not None:
+            raise CheckpointError(self.source.folder / CONFIG_FILE, fault)
         return loaded
 
     async def fault(

@@ -129,7 +129,9 @@ def test_no_service_link_sets_a_variable_with_the_prefix_of_the_settings(
     assert pod["enableServiceLinks"] is False
 
 
-def test_the_hosts_and_proxies_of_the_ingress_are_added_to_those_of_the_operator(rendered: Render) -> None:
+def test_hosts_and_proxies_of_the_ingress_are_added_to_those_of_the_settings(
+    rendered: Render,
+) -> None:
     hosts, proxies = "EULERLORA_SERVE_ALLOWED_HOSTS", "EULERLORA_SERVE_TRUSTED_PROXIES"
     services = ",eulerlora,eulerlora.clinic,eulerlora.clinic.svc,eulerlora.clinic.svc.cluster.local"
     for settings, expected in (

@@ -216,6 +216,7 @@ def test_auto_is_the_faster_runtime_and_torch_in_a_draw(
     assert decision.runtime.name == name
     by_openvino, by_torch = (f"{time_ms:.2f} ms" for time_ms in reversed(times_ms))
     assert f"{by_openvino} of CPU by openvino and {by_torch} by torch" in decision.reason
+    assert ("90%" in decision.reason) == (name == "torch")
 
 
 @pytest.mark.parametrize(

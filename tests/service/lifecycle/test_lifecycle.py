@@ -337,6 +337,7 @@ async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_not
         signal.raise_signal(signal.SIGHUP)
         await until(lambda: "verified" in caplog.text)
         assert harness.lifecycle.models["tiny"] is served
+        assert caplog.text.count("model tiny: runtime") == 1  # that of the served model
     assert loaded == [CheckpointSource(checkpoint_copy)] * 2
     assert all(thread.daemon for thread in threads)  # the process can end before
 

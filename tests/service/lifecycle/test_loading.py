@@ -47,17 +47,21 @@ def load(
     source: Path | CheckpointSource, others: Iterable[EulerLoRA], **options: Any
 ) -> CheckedModel:
     chosen = CheckpointSource(source) if isinstance(source, Path) else source
-    return chosen.load(others, **options)
+    checked = chosen.load(others, **options)
+    checked.log_choices()
+    return checked
 
 
 @pytest.fixture
 def save(make_network, make_config, make_backbone, tmp_path: Path) -> Save:
     """Writes a checkpoint: (name, adapter seed, backbone seed) -> its folder."""
 
-    def checkpoint(name: str, seed: int, backbone_seed: int = 0, folder: str = "") -> Path:
+    def checkpoint(
+        name: str, seed: int, backbone_seed: int = 0, folder: str = "", **changes: object
+    ) -> Path:
         network = make_network(seed=seed, backbone=make_backbone(seed=backbone_seed))
         path = tmp_path / (folder or name)
-        save_checkpoint(path, network, make_config(network, name=name), "# card\n")
+        save_checkpoint(path, network, make_config(network, name=name, **changes), "# card\n")
         return path
 
     return checkpoint
@@ -267,6 +271,16 @@ def test_a_model_with_another_name_is_not_a_newer_revision(save: Save) -> None:
     newer = named.newer_revision(load, ())
     assert newer is not None
     assert (newer.served.name, newer.model.config.name) == ("given", "other")
+
+
+def test_a_model_with_other_classes_is_not_a_newer_revision(save: Save) -> None:
+    current = load(save("model", seed=1), ())
+    classes = [{"name": one, "description": one} for one in reversed(current.model.classes)]
+    shutil.rmtree(current.source.folder)
+    save("model", seed=2, classes=classes)
+    with pytest.raises(CheckpointError) as caught:
+        current.newer_revision(load, ())
+    assert caught.value.path == current.source.folder / "config.json"
 
 
 def test_a_repository_of_the_hub_is_served_at_its_commit(

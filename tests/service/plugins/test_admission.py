@@ -97,10 +97,12 @@ def test_a_request_is_counted_under_its_template(client, png) -> None:
     assert counted(200) == before + 1
 
 
-def test_liveness_is_answered_while_the_models_load() -> None:
+def test_liveness_and_documentation_are_answered_while_the_models_load() -> None:
     settings = ServiceSettings()
     client = TestClient(create_app(Lifecycle(settings), settings))
     assert client.get("/v2/health/live").json() == {"live": True}
+    assert client.get("/openapi.json").json()["paths"]
+    assert client.get("/docs").status_code == 200
     for path in ("/v2/health/ready", "/v2/models/tiny/ready"):
         response = client.get(path)
         assert response.status_code == 503
