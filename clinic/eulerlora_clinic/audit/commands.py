@@ -38,7 +38,7 @@ _PATHS = click.argument(
     type=click.Path(path_type=Path, exists=True),
 )
 _SECRET = click.option(
-    "--secret-file",
+    "--audit-secret",
     type=INPUT_FILE,
     help="File with the audit secret.  [default: EULERLORA_AUDIT_SECRET]",
 )
@@ -57,8 +57,8 @@ def audit_command() -> None:
 @audit_command.command(
     "verify",
     epilog="\b\nExamples:\n"
-    "  eulerlora audit verify audit.jsonl --secret-file audit.secret\n"
-    "  eulerlora audit verify /var/log/eulerlora --secret-file audit.secret --expect-last MAC",
+    "  eulerlora audit verify audit.jsonl --audit-secret audit.secret\n"
+    "  eulerlora audit verify /var/log/eulerlora --audit-secret audit.secret --expect-last MAC",
 )
 @_PATHS
 @_SECRET
@@ -70,7 +70,7 @@ def audit_command() -> None:
 @click.option("--decisions", "shows_decisions", is_flag=True, help="Show the decisions of people.")
 def _verify_command(
     paths: tuple[Path, ...],
-    secret_file: Path | None,
+    audit_secret: Path | None,
     after: str | None,
     expect_last: str | None,
     image: Path | None,
@@ -91,7 +91,7 @@ def _verify_command(
     )
     from eulerlora_clinic.audit.log import chain_key, image_hash, read_secret  # noqa: PLC0415
 
-    secret = read_secret(secret_file, os.environ, "--secret-file")
+    secret = read_secret(audit_secret, os.environ, "--audit-secret")
     wanted = image and image_hash(secret, image.read_bytes())
     files = _files(paths)
     shown = {ANSWER: _ANSWER_FIELDS, DECISION: _DECISION_FIELDS}
@@ -131,7 +131,7 @@ def _verify_command(
 
 @audit_command.command(
     "due",
-    epilog="\b\nExample:\n  eulerlora audit due /var/log/eulerlora --secret-file audit.secret",
+    epilog="\b\nExample:\n  eulerlora audit due /var/log/eulerlora --audit-secret audit.secret",
 )
 @_PATHS
 @_SECRET
@@ -142,7 +142,7 @@ def _verify_command(
     help="Retention in months, in place of that in the header of each file.",
 )
 def _due_command(
-    paths: tuple[Path, ...], secret_file: Path | None, after: str | None, months: int | None
+    paths: tuple[Path, ...], audit_secret: Path | None, after: str | None, months: int | None
 ) -> None:
     """List the files of an audit log whose lines are all older than the retention.
 
@@ -152,7 +152,7 @@ def _due_command(
     from eulerlora_clinic.audit.file import FIRST_PREVIOUS, HEADER, records  # noqa: PLC0415
     from eulerlora_clinic.audit.log import chain_key, read_secret  # noqa: PLC0415
 
-    secret = read_secret(secret_file, os.environ, "--secret-file")
+    secret = read_secret(audit_secret, os.environ, "--audit-secret")
     key, paths = chain_key(secret), tuple(_files(paths))
     spans: list[tuple[Record, Record]] = []  # the first and the last record of each file
     for record in records(paths, key, after or FIRST_PREVIOUS):

@@ -154,15 +154,15 @@ def test_months_end_on_the_last_day_of_a_shorter_month(
 
 def test_a_secret_file_replaces_the_environment(path: Path, secret: Path) -> None:
     secret.write_bytes(b"x" * 32)
-    assert f"{path}: line 1: " in refusal("audit", "verify", path, "--secret-file", secret)
+    assert f"{path}: line 1: " in refusal("audit", "verify", path, "--audit-secret", secret)
 
 
 def test_only_line_ends_after_a_secret_do_not_belong_to_it(path: Path, secret: Path) -> None:
     secret.write_bytes(SECRET + b"\r\n")
-    assert run("audit", "verify", path, "--secret-file", secret).out
+    assert run("audit", "verify", path, "--audit-secret", secret).out
     for other in (b"\n" + SECRET, SECRET + b" \n"):
         secret.write_bytes(other)
-        assert f"{path}: line 1: " in refusal("audit", "verify", path, "--secret-file", secret)
+        assert f"{path}: line 1: " in refusal("audit", "verify", path, "--audit-secret", secret)
 
 
 @pytest.mark.parametrize("content", [b"", b"short\n"])
@@ -171,8 +171,8 @@ def test_a_missing_or_short_secret_is_refused(
 ) -> None:
     monkeypatch.delenv("EULERLORA_AUDIT_SECRET")
     secret.write_bytes(content)
-    assert "at least 32 bytes" in refusal("audit", "verify", path, "--secret-file", secret)
-    assert "--secret-file FILE or EULERLORA_AUDIT_SECRET: " in refusal("audit", "verify", path)
+    assert "at least 32 bytes" in refusal("audit", "verify", path, "--audit-secret", secret)
+    assert "--audit-secret FILE or EULERLORA_AUDIT_SECRET: " in refusal("audit", "verify", path)
     assert "--audit-secret FILE or EULERLORA_AUDIT_SECRET: " in run("serve", "--audit", path).err
 
 
