@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,18 @@ class _CheckpointParameter(click.Path):
 CHECKPOINT = _CheckpointParameter()
 
 
+class _ImagesParameter(click.Path):
+    """An image file, a folder, or a pattern of such, which the shell has not expanded."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, exists=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if has_magic(str(value)) and not Path(value).exists():
+            return Path(value)
+        return super().convert(value, param, ctx)
+
+
 def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option(
         "--views",
@@ -133,9 +146,7 @@ max_pixels_option = click.option(
     epilog="\b\nExample:\n  eulerlora predict checkpoint pictures/ --mode stoch --csv rows.csv",
 )
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.argument(
-    "images", metavar="IMAGES...", nargs=-1, type=click.Path(path_type=Path, exists=True)
-)
+@click.argument("images", metavar="IMAGES...", nargs=-1, type=_ImagesParameter())
 @click.option("--mode", type=click.Choice(["det", "stoch"]), default="det", show_default=True)
 @click.option(
     "--samples",
@@ -182,7 +193,8 @@ def predict_command(
     precision: "PrecisionChoice",
     runtime: "RuntimeChoice",
 ) -> None:
-    """Predict the classes of image files, or of all images below folders.
+    """Predict the classes of image files, or of all images below folders. A quoted pattern such as
+    'a/*.jpg' stands for the files that it matches.
 
     Prints a line for each file: its most probable class, the probability of this class (MSP), the
     entropy H in nats, and flags. An unfamiliar image has no class and no figures, which are only in
@@ -208,11 +220,12 @@ def predict_command(
         raise click.UsageError("expected one of --json and --csv, got both")
 
     from eulerlora.answer import summary_line  # noqa: PLC0415 - imports torch
-    from eulerlora.images.files import EXTENSIONS  # noqa: PLC0415 - imports torch
+    from eulerlora.images.files import EXTENSIONS, image_files  # noqa: PLC0415 - imports torch
     from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
     from eulerlora_contract.image_folders import select_files  # noqa: PLC0415 - imports pydantic
 
-    selection = select_files(images, EXTENSIONS)
+    paths = [one for path in images for one in ((path,) if path.exists() else image_files(path))]
+    selection = select_files(paths, EXTENSIONS)
     files = selection.files
     if csv_file is not None:
         _check_output(csv_file, (*files, *checkpoint.glob("*")))

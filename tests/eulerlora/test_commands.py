@@ -64,6 +64,18 @@ def test_json_lines_are_the_model_s_predictions(
         assert line["ood"] == bool(expected.ood[index])
 
 
+def test_a_quoted_pattern_stands_for_the_images_that_it_matches(
+    checkpoint_folder: Path, images: Path
+) -> None:
+    done = run("predict", checkpoint_folder, images / "[ab].*", images / "below", "--json")
+    assert done.status == 0, done.err
+    names = [Path(json.loads(line)["file"]).name for line in done.out.splitlines()]
+    assert names == ["a.png", "b.jpg", "c.webp"]
+    for pattern, status in (("*.tif", 1), ("a.gif", 2)):
+        done = run("predict", checkpoint_folder, images / pattern, images / "a.png")
+        assert (done.status, pattern in done.err, done.out) == (status, True, "")
+
+
 @needs_openvino
 def test_an_answer_names_the_chosen_runtime_if_it_is_not_torch(
     checkpoint_folder: Path, images: Path
