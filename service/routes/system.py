@@ -51,8 +51,7 @@ _NAME_PARAMETER = {
 }
 """A parameter of FastAPI would add a validation error in another format to the description."""
 
-_MARKDOWN = "text/markdown"
-_METRICS_FORMATS = dict.fromkeys(("text/plain", "application/openmetrics-text"), TEXT)
+_MARKDOWN, _PLAIN = "text/markdown", "text/plain"
 
 
 def model_routes(
@@ -100,9 +99,13 @@ def model_routes(
         openapi_extra=_NAME_PARAMETER,
     )
     async def model_card(request: Request) -> Response:
-        """Returns the model card in Markdown; it is empty if the checkpoint has none."""
+        """Returns the model card in Markdown; it is empty if the checkpoint has none.
+
+        It is `text/plain` if Accept names that.
+        """
         served = models.named(request.path_params["name"])
-        return PlainTextResponse(served.card, media_type=_MARKDOWN)
+        is_plain = _PLAIN in request.headers.get("Accept", "")
+        return PlainTextResponse(served.card, media_type=_PLAIN if is_plain else _MARKDOWN)
 
     return router
 
@@ -183,7 +186,8 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
     @router.get(
         "/metrics",
         response_class=PlainTextResponse,
-        responses=documented("scrape", OPEN_PROBLEMS, content=_METRICS_FORMATS),
+        # without OpenMetrics: clients in Java ask for all documented formats and read this one
+        responses=documented("scrape", OPEN_PROBLEMS),
     )
     async def scrape(request: Request) -> Response:
         """Returns all metrics in the text format of Prometheus, or as OpenMetrics on request."""

@@ -10,6 +10,7 @@ import java.util.stream.Collectors;
 import org.openapitools.client.ApiClient;
 import org.openapitools.client.ApiException;
 import org.openapitools.client.api.ModelsApi;
+import org.openapitools.client.api.OperationsApi;
 import org.openapitools.client.api.PredictionsApi;
 import org.openapitools.client.api.TriageApi;
 import org.openapitools.client.model.AbstractOpenApiSchema;
@@ -60,6 +61,9 @@ public class Calls {
                                 .getLabel());
         System.out.println(
                 "model " + new ModelsApi(client).describeModel("tiny").getThresholds().size());
+        System.out.println("card " + new ModelsApi(client).modelCard("tiny").length());
+        System.out.println(
+                "metrics " + new OperationsApi(client).scrape().contains("eulerlora_ready 1"));
         try {
             predictions.predict(first, null, null, null, null, "other", null, null);
         } catch (ApiException problem) {

@@ -74,6 +74,12 @@ func main() {
 	model, _, err := client.ModelsAPI.DescribeModel(ctx, "tiny").Execute()
 	checked(err)
 	fmt.Println("model", len(model.GetThresholds()))
+	card, _, err := client.ModelsAPI.ModelCard(ctx, "tiny").Execute()
+	checked(err)
+	fmt.Println("card", len(card))
+	metrics, _, err := client.OperationsAPI.Scrape(ctx).Execute()
+	checked(err)
+	fmt.Println("metrics", strings.Contains(metrics, "eulerlora_ready 1"))
 	_, response, _ := client.PredictionsAPI.Predict(ctx).Model("other").
 		File(opened(pictures[0])).Execute()
 	fmt.Println("problem", response.StatusCode)

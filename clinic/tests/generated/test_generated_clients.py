@@ -249,7 +249,7 @@ def test_clients_of_openapi_generator_send_samples_and_read_seeds_of_40_pictures
     others = dict(line.split() for line in lines[40:])
     expected = {
         "batch": "Prediction,ProblemDocument", "triage_batch": "TriageResult,ProblemDocument",
-        "triage": label, "problem": "404",
+        "triage": label, "problem": "404", "card": "7", "metrics": "true",
     }  # fmt: skip
     assert expected.items() <= others.items()
     assert others.keys() == {*expected, "auto", "model"}

@@ -235,10 +235,21 @@ CARD_TEXT = "# tiny\n\nTrained on nothing: Größe 0.\n"
 
 
 def test_the_card_of_a_model_is_markdown(model) -> None:
-    response = TestClient(app_of(ServedModel(model, CARD_TEXT))).get("/models/tiny/card")
+    client = TestClient(app_of(ServedModel(model, CARD_TEXT)))
+    response = client.get("/models/tiny/card")
     assert response.status_code == 200
     assert response.headers["Content-Type"] == "text/markdown; charset=utf-8"
     assert response.text == CARD_TEXT
+
+
+@pytest.mark.parametrize("path", ["/models/{name}/card", "/metrics"])
+def test_a_client_that_accepts_all_documented_formats_of_a_text_gets_plain_text(
+    client, path: str
+) -> None:
+    document = client.get("/openapi.json").json()["paths"][path]["get"]["responses"]["200"]
+    accept = {"Accept": ", ".join([*document["content"], "application/problem+json"])}
+    response = client.get(path.format(name="tiny"), headers=accept)  # as a generated client in Java
+    assert response.headers["Content-Type"].startswith("text/plain;")
 
 
 def test_a_model_without_a_card_has_an_empty_one_and_an_unknown_model_is_a_404_without_echo(
