@@ -20,6 +20,7 @@ from eulerlora_contract.answers import (
     WarningCode,
     urgency,
 )
+from eulerlora_contract.image_formats import KINDS
 from eulerlora_contract.problems import (
     SENT_BY_SERVICE,
     ConnectionLost,
@@ -54,9 +55,17 @@ class RowProblem:
     detail: str
 
     def text(self, t: Language) -> str:
-        """The detail in English; elsewhere the title of the code, since details have values."""
+        """The detail in English; elsewhere the title of the code, since details have values, and
+        what to do about a file of a known kind.
+        """
         title = PROBLEM_TITLES.get(self.code)
-        return self.detail if title is None or t.tag == ENGLISH.tag else t(title)
+        if title is None or t.tag == ENGLISH.tag:
+            return self.detail
+        for kind in KINDS:
+            if f"{kind.name}: {kind.advice}" in self.detail:
+                values = {"title": t(title), "kind": t(kind.name), "advice": t(kind.advice)}
+                return t("{title}; this is {kind}: {advice}", **values)
+        return t(title)
 
 
 _NOTICES = (WarningCode.NO_OOD_THRESHOLD, WarningCode.DISTRIBUTION_SHIFT)

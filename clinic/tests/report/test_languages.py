@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clinic.tests.pseudo_language import outside, pseudo_language
+from clinic.tests.triage_rows import failed
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora_clinic.language import Language, languages
 from eulerlora_clinic.policy.policy import Policy, default_policy
@@ -20,6 +21,12 @@ from eulerlora_clinic.report.ranking import TriageRow
 from eulerlora_clinic.report.terminal import print_table
 from eulerlora_contract.answers import Disposition
 
+HEIC = failed(
+    Path("phone.heic"),
+    "unsupported_media",
+    "expected a JPEG, PNG or WebP image; this is a HEIC photograph: on an iPhone choose Settings > "
+    "Camera > Formats > Most Compatible, or export it as JPEG",
+)
 _SKIPPED = re.compile(
     r'<(style|script)\b.*?</\1>|<(\w+)\b[^>]*\btranslate="no"[^>]*>.*?</\2>', re.DOTALL
 )
@@ -51,6 +58,7 @@ def test_every_text_of_report_and_table_is_in_the_catalogue(
         for row in rows
         if row.result is None or not row.result.prediction.warnings
     ]
+    known.append(replace(HEIC, path=known[0].path.with_name("phone.heic")))
     html = written(tmp_path / "report.html", known, policy, pseudo_language())
     assert outside(shown(html)) == []
     table = StringIO()
@@ -73,7 +81,8 @@ def test_a_german_report_has_german_texts_and_numbers(
     tmp_path: Path, rows: list[TriageRow], policy: Policy
 ) -> None:
     german = languages()["de"]
-    html = written(tmp_path / "report.html", rows, policy, german)
+    html = written(tmp_path / "report.html", [*rows, HEIC], policy, german)
+    assert "dies ist ein HEIC-Foto: " in html and "auf einem iPhone" in html
     assert '<html lang="de">' in html and "1. März 2026, 00:00 UTC" in html
     for text in (WARNING, TITLES[Disposition.URGENT], TITLES[Disposition.REFER]):
         assert german(text) != text
