@@ -8,6 +8,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails, to_json
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -30,6 +32,7 @@ from eulerlora_contract.problems import (
     MethodNotAllowed,
     NotAuthenticated,
     NotFound,
+    NotReady,
     Overloaded,
     Problem,
     QuotaExceeded,
@@ -55,6 +58,15 @@ _UNREAD_BODY = (
 )  # fmt: skip
 """Problems that leave the rest of the body unread, so that the connection must be closed."""
 
+_NOT_READY_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="{seconds}">
+<title>{title}</title>
+<h1>{title}</h1>
+<p>Reason: {detail}. This page loads again every {seconds} seconds.</p>
+</html>
+"""
 _MAX_REFUSAL_DELAY_S = 1.0
 _SIGNIFICANT_DIGITS = 6
 """Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
@@ -114,7 +126,8 @@ class ProblemResponse(JSONResponse):
 
     Like every response it is also an ASGI application, which middlewares can call. Its headers are
     by default those of the problem. It is delayed for a client beyond its quota or its share: one
-    that ignores Retry-After would keep the event loop busy with refusals.
+    that ignores Retry-After would keep the event loop busy with refusals. A browser that opens `/`
+    before the service is ready gets a page that loads again.
     """
 
     def __init__(
@@ -140,8 +153,18 @@ class ProblemResponse(JSONResponse):
                 content = body_of(document)
                 self.headers["Content-Type"] = JSONResponse.media_type
         self.status_code, self.body = document.status, self.render(content)
+        if document.code == NotReady.code and _is_first_page(scope):
+            seconds = self.headers.get("Retry-After", "5")
+            values = {"title": document.title, "detail": escape(document.detail)}
+            self.body = _NOT_READY_PAGE.format(seconds=seconds, **values).encode()
+            self.headers["Content-Type"] = "text/html; charset=utf-8"
         self.headers["Content-Length"] = str(len(self.body))
         await super().__call__(scope, receive, send)
+
+
+def _is_first_page(scope: Scope) -> bool:
+    """True if a browser opens `/`; programs accept any type."""
+    return scope["path"] == "/" and "text/html" in Headers(scope=scope).get("Accept", "")
 
 
 async def _on_problem(request: Request, problem: Exception) -> JSONResponse:

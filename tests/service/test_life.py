@@ -127,6 +127,10 @@ def test_a_server_that_is_loading_is_alive_but_not_ready_and_stops_cleanly(
         refused = server.predict(png)
         assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
         assert int(refused.headers["Retry-After"]) >= 1
+        assert server.get("/").json()["code"] == "not_ready"
+        page = httpx.get(server.url, headers={"Accept": "text/html,*/*;q=0.8"}, timeout=END_S)
+        assert (page.status_code, page.headers["Content-Type"]) == (503, "text/html; charset=utf-8")
+        assert "the models are being loaded" in page.text and 'content="5"' in page.text
         server.signal(signal.SIGTERM)
         status, log = server.wait_for_exit()
     assert status == 0
