@@ -16,7 +16,7 @@ from tests.browser import TIMEOUT_MS, assert_accessible, chromium
 
 pytestmark = pytest.mark.browser
 
-DESKTOP, PHONE = 1280, 390
+DESKTOP, PHONE, PRINTED = 1280, 390, 703  # 186 mm of a page
 VALUES = {"target": "Malignant", "entropy": "Entropy", "mutual": "Mutual information"}
 
 
@@ -177,9 +177,15 @@ def test_it_fits_a_phone_and_stays_a_table_for_screen_readers(opened: Any) -> No
     assert roles["cell"] == 4 * 11 + 9  # and one for the evidence, if there is any
 
 
-def test_every_printed_page_has_the_warning(opened: Any, tmp_path: Path) -> None:
+def test_every_printed_page_has_the_warning_and_its_figures_on_one_line(
+    opened: Any, tmp_path: Path
+) -> None:
     pypdf = pytest.importorskip("pypdf")
-    opened().pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
+    page = opened(PRINTED)
+    page.emulate_media(media="print")
+    lines = "all => all.map((one) => one.getClientRects().length)"
+    assert {*page.eval_on_selector_all(".figure .value", lines)} == {1}
+    page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
     pages = pypdf.PdfReader(tmp_path / "report.pdf").pages
     assert len(pages) > 2
     for page in pages:
