@@ -52,7 +52,7 @@ def test_results_fields_and_previews_survive_a_reload(go) -> None:
         expect(visit.page.locator(".row-image img")).to_have_count(12)
         visit.page.wait_for_function(  # previews are made one after another
             """() => Object.values(sessionStorage).filter(
-                (item) => JSON.parse(item).preview !== null).length === 12"""
+                (item) => JSON.parse(item).preview).length === 12"""
         )
         rows = visit.page.locator(".row").all_inner_texts()
         sent = sum("/triage?" in url for url in visit.requests)
@@ -73,11 +73,22 @@ def test_results_fields_and_previews_survive_a_reload(go) -> None:
         asked = sum("/triage?" in url for url in visit.requests)
         assert asked == sent + 2  # the page has no file of the others
         visit.page.get_by_role("button", name="Remove all").click()
-        assert visit.page.evaluate("sessionStorage.length") == 0
+        assert visit.page.evaluate("Object.keys(sessionStorage)") == ["closed-privacy"]
         visit.page.get_by_role("button", name="Undo").click()
         visit.wait(14)
         reload(visit)
         visit.wait(14)
+
+
+def test_what_is_stored_stays_closed_after_a_reload_until_it_is_opened(go) -> None:
+    with go() as visit:
+        summary = visit.page.get_by_text("What is stored, and what is sent")
+        text = visit.page.get_by_text("This browser keeps the list")
+        for is_open in (False, True):
+            summary.click()
+            expect(text).to_be_visible(visible=is_open)
+            reload(visit)
+            expect(text).to_be_visible(visible=is_open)
 
 
 def test_an_image_without_a_result_has_to_be_added_again_after_a_reload(go) -> None:

@@ -14,7 +14,7 @@ import { showLimits, showModel } from "./model_dialog.js";
 import { Problem } from "./problems.js";
 import { Service } from "./service.js";
 import { showShiftNotice } from "./shift.js";
-import { TabStorage } from "./storage.js";
+import { TabStorage, keepClosed } from "./storage.js";
 import { namesOf } from "./words.js";
 import { WorkList } from "./work_list.js";
 
@@ -252,6 +252,7 @@ function showCurl() {
 }
 
 acceptFiles(add);
+keepClosed(byId("privacy"));
 byId("about").addEventListener("click", showSelectedModel);
 byId("retry-all").addEventListener("click", () => {
   byId("results").focus(); // the button may disappear

@@ -1,10 +1,12 @@
-/* The work list in the storage of this tab: it survives a reload, and ends with the tab. */
+/* The work list and what a person closed, in the storage of this tab: they survive a reload, and end
+ * with the tab. */
 
 import { Item } from "./item.js";
 import { scaled } from "./preview.js";
 
 const STORED_AS = "image-"; // followed by the item's id
 const STORED_PX = 320;
+const CLOSED = "closed-"; // followed by the id of an element
 
 /** Stores items one by one. Without storage, or when it is full, they are only in the page. */
 export class TabStorage {
@@ -15,7 +17,7 @@ export class TabStorage {
 
   /** The items of an earlier load of the page. */
   restored() {
-    const ids = this.#keys().map((key) => Number(key.slice(STORED_AS.length))).sort((a, b) => a - b);
+    const ids = keysOf(STORED_AS).map((key) => Number(key.slice(STORED_AS.length))).sort((a, b) => a - b);
     return ids.map((id) => {
       const { preview, ...fields } = JSON.parse(sessionStorage.getItem(STORED_AS + id));
       const item = Item.restored({ id, ...fields, preview: preview && blobOf(preview) });
@@ -38,11 +40,7 @@ export class TabStorage {
 
   remove(item) {
     this.stored.delete(item);
-    try {
-      sessionStorage.removeItem(STORED_AS + item.id);
-    } catch {
-      // no storage: nothing was stored
-    }
+    erase(STORED_AS + item.id);
   }
 
   /* Stores an item again once its preview is small enough to be stored. */
@@ -54,20 +52,40 @@ export class TabStorage {
   }
 
   #write(item, preview) {
-    try {
-      sessionStorage.setItem(STORED_AS + item.id, JSON.stringify({ ...item.fields, preview }));
-      return true;
-    } catch {
-      return false;
-    }
+    return write(STORED_AS + item.id, JSON.stringify({ ...item.fields, preview }));
   }
+}
 
-  #keys() {
-    try {
-      return Object.keys(sessionStorage).filter((key) => key.startsWith(STORED_AS));
-    } catch {
-      return [];
-    }
+/** Keeps an element closed after a reload, until a person opens it. */
+export function keepClosed(details) {
+  const key = CLOSED + details.id;
+  details.open &&= keysOf(key).length === 0;
+  details.addEventListener("toggle", () => (details.open ? erase(key) : write(key, "true")));
+}
+
+function keysOf(start) {
+  try {
+    return Object.keys(sessionStorage).filter((key) => key.startsWith(start));
+  } catch {
+    return [];
+  }
+}
+
+/* Returns false without storage, and when it is full. */
+function write(key, value) {
+  try {
+    sessionStorage.setItem(key, value);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function erase(key) {
+  try {
+    sessionStorage.removeItem(key);
+  } catch {
+    // no storage: nothing was stored
   }
 }
 
