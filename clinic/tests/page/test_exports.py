@@ -183,6 +183,9 @@ def test_the_print_has_all_rows_their_reasons_and_origin_but_no_controls(three) 
     revision = three.answers()[0]["prediction"]["revision"]
     expect(page.locator("#printed")).to_contain_text(revision)
     expect(page.locator("#printed")).to_contain_text("policy version")
+    for name in FILES[:2]:
+        picture = three.card(name).locator("img:visible")
+        assert picture.evaluate("one => one.getBoundingClientRect().width") >= 60 / 25.4 * 96
     for selector in ("#intake", "#tools", "#filters", "#about", ".row-arrow"):
         expect(page.locator(selector).first).to_be_hidden()
     pypdf = pytest.importorskip("pypdf")
