@@ -29,10 +29,16 @@ def test_a_decision_is_recorded_and_undone_by_keyboard(go, audited, log: Path) -
         visit.page.keyboard.press("Escape")
         expect(visit.action("Override", "one.jpg")).to_be_focused()
         visit.page.keyboard.press("Enter")
-        choice = visit.page.get_by_label("Decide").locator("option").all_inner_texts()
+        _, *choice = visit.page.get_by_label("Decide").locator("option").all_inner_texts()
         assert title not in choice and "Unfamiliar" not in choice
         visit.page.keyboard.press("Tab")
-        visit.page.keyboard.press("Enter")  # without a reason
+        visit.page.keyboard.type("seen")
+        visit.page.keyboard.press("Enter")  # without a choice
+        expect(visit.page.get_by_label("Decide")).to_be_focused()
+        expect(visit.page.get_by_label("Decide")).to_have_value("")
+        visit.page.keyboard.press("ArrowDown")
+        visit.page.get_by_label("Reason").fill("")
+        visit.page.get_by_label("Reason").press("Enter")  # without a reason
         expect(visit.page.get_by_label("Reason")).to_be_focused()
         visit.page.keyboard.type(" ")
         visit.page.keyboard.press("Enter")

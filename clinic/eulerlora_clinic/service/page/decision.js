@@ -62,7 +62,7 @@ export class Decision {
           this.#button(t("Accept {title}", { title }), t("Accept {title} for {name}", { title, name }),
             () => this.#send({ decision: result.disposition })),
           this.#button(t("Override"), t("Override {title} for {name}", { title, name }), () => {
-            this.#showForm({ reason: "" }).focus();
+            this.#showForm({ decision: "", reason: "" }).focus();
           }),
         ]),
     );
@@ -80,9 +80,9 @@ export class Decision {
     const { item } = this;
     const { id, result } = item;
     const others = CHOICES.filter((choice) => choice !== result.disposition);
-    const select = html("select", { id: `decision-${id}`, name: "decision" },
-      others.map((choice) => new Option(this.titles(choice), choice)));
-    if ("decision" in draft) select.value = draft.decision;
+    const select = html("select", { id: `decision-${id}`, name: "decision", required: true },
+      new Option(t("Choose"), ""), others.map((choice) => new Option(this.titles(choice), choice)));
+    select.value = draft.decision;
     const reason = html("textarea", {
       id: `reason-${id}`, name: "reason", rows: 2, autocomplete: "off", required: true,
       maxlength: MAX_REASON, "aria-describedby": `reason-hint-${id}`,
