@@ -1,5 +1,6 @@
 """The page of a service with an audit log: accept, override with a reason, undo."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,46 @@ def test_a_decision_is_recorded_and_undone_by_keyboard(go, audited, log: Path) -
     made = [one["decision"] for one in records if one["kind"] == "decision"]
     assert made == [answer["disposition"], "undo", choice[0].lower()]
     assert records[-1]["reason"] == "seen before"
+
+
+def test_an_overridden_image_is_listed_and_saved_with_what_a_person_chose(
+    go, audited, tmp_path: Path
+) -> None:
+    with go(audited.url) as visit:
+        page, summary = visit.page, visit.page.locator("#summary")
+        visit.add(lesion("one.jpg"), lesion("other.jpg", "even"))
+        visit.wait(2)
+        suggested = {answer["title"] for answer in visit.answers()}
+        assert len(suggested) == 2 and "Retake" not in suggested
+        chosen = page.locator(".group[data-status=retake]")
+        first, *_ = page.locator(".row-name").all_inner_texts()
+        title = visit.row(first).locator(".pill").inner_text()
+        page.get_by_role("radio", name=title).check()
+        visit.action("Override", first).click()
+        visit.card(first).get_by_label("Decide").select_option("retake")
+        visit.card(first).get_by_label("Reason").fill("blurred")
+        visit.card(first).get_by_label("Reason").press("Enter")
+        expect(summary).to_contain_text("1 retake")
+        expect(summary).not_to_contain_text(title.lower())
+        expect(page.get_by_role("radio", name="Retake 1")).to_be_visible()
+        expect(chosen.locator(".row-name")).to_have_text(first)
+        expect(visit.row(first).locator(".pill")).to_have_text(title)
+        expect(visit.action("Undo", first)).to_be_focused()
+        with page.expect_download() as downloading:
+            page.locator("#save-csv").click()
+        downloading.value.save_as(tmp_path / "triage.csv")
+        lines = (tmp_path / "triage.csv").read_text("utf-8-sig").splitlines()
+        rows = {row["file"]: row for row in csv.DictReader(lines)}
+        decided = {name: (row["decision"], row["reason"]) for name, row in rows.items()}
+        assert decided == {first: ("retake", "blurred"), ({*rows} - {first}).pop(): ("", "")}
+        assert rows[first]["disposition"] == title.lower()
+        for name in rows:  # one lesion: its most urgent image is decided on
+            visit.row(name).click()
+            visit.card(name).get_by_label("Lesion").fill("L")
+        page.keyboard.press("Tab")
+        expect(summary).to_have_text("2 images of 1 lesion: 1 retake")
+        visit.action("Undo", first).click()
+        expect(summary).to_have_text(f"2 images of 1 lesion: 1 {title.lower()}")
 
 
 def test_a_closed_row_can_be_decided_and_another_analysis_begins_anew(go, audited) -> None:

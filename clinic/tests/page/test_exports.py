@@ -86,7 +86,8 @@ def test_the_csv_is_that_of_the_command_line(go, tmp_path) -> None:
     rows[2:] = [replace(row, lesion="left arm") for row in rows[2:]]
     Outputs(tmp_path / "rows.csv", None, None).write(rows, default_policy())
     expected, written = read(tmp_path / "rows.csv"), read(file)
-    assert [*written[0]] == ["file", "identifier", "note", *[*expected[0]][1:]]
+    of_page = ["identifier", "note", "decision", "reason"]
+    assert [*written[0]] == ["file", *of_page, *[*expected[0]][1:]]
     for row in expected:
         (same,) = (one for one in written if one["file"] == row["file"])
         for column, text in row.items():
@@ -106,7 +107,7 @@ def test_names_identifiers_and_notes_are_in_the_csv_and_nothing_is_sent(three, t
     three.page.on("request", lambda request: sent.append(request.url))
     file = download(three, "CSV", tmp_path)
     assert not [url for url in sent if url.startswith("http")]
-    assert file.read_text(encoding="utf-8").startswith("\ufefffile,identifier,note,lesion,")
+    assert file.read_text(encoding="utf-8").startswith("\ufefffile,identifier,note,decision,")
     (row,) = (row for row in read(file) if row["file"] == "lesion.jpg")
     assert (row["identifier"], row["note"]) == ("'=Jane", '<b>"left"</b> \\u202earm')
     assert (row["lesion"], bool(row["lesion_disposition"])) == ("<i>mole</i>", True)

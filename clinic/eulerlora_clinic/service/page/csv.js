@@ -1,4 +1,5 @@
-/* The items as CSV, with the columns of the command line's and identifier and note after the name. */
+/* The items as CSV, with the columns of the command line's and, after the name, identifier, note, and
+ * what a person decided. */
 
 import { shown } from "./shown.js";
 
@@ -24,6 +25,7 @@ export function csv(items, problemOf) {
   );
   const rows = items.map((item, index) => ({
     ...named(item),
+    ...decisionCells(results[index] && item.decided),
     ...lesionCells(item, items, results),
     ...resultCells(results[index], problemOf(item)),
     ...probabilityCells(results[index], classes),
@@ -35,6 +37,10 @@ export function csv(items, problemOf) {
 function named({ name, identifier, note }) {
   const file = FORMULA.test(name) ? `./${name}` : name; // names the same file
   return { file, identifier, note };
+}
+
+function decisionCells(decided) {
+  return { decision: decided?.decision, reason: decided?.reason };
 }
 
 function lesionCells({ lesion }, items, results) {

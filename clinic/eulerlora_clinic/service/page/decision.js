@@ -1,6 +1,6 @@
 /* What a person decides about a result: accept it, override it with a reason, or undo that. */
 
-import { button, html } from "./dom.js";
+import { button, byId, html } from "./dom.js";
 import { t } from "./language.js";
 import { Problem, sentence } from "./problems.js";
 
@@ -24,12 +24,13 @@ export function isUndecided(item) {
 
 export class Decision {
   /** @param {import("./item.js").Item} item
-   * @param {{decide: Function, edited: Function}} actions  decide: (item, fields) -> a promise of all
-   * that is recorded */
-  constructor(item, { decide, edited }) {
+   * @param {{decide: Function, edited: Function, grouped: Function}} actions  decide: (item, fields)
+   * -> a promise of all that is recorded */
+  constructor(item, { decide, edited, grouped }) {
     this.item = item;
     this.decide = decide;
     this.edited = edited;
+    this.grouped = grouped;
     this.titles = (status) => status;
     this.text = html("p", { class: "decided", role: "status" });
     this.controls = html("div", { class: "decision-controls" });
@@ -136,7 +137,9 @@ export class Decision {
       this.edited(item);
       const hadFocus = this.controls.contains(document.activeElement);
       this.#show();
-      if (hadFocus) this.controls.firstElementChild.focus();
+      this.grouped(item);
+      const isShown = this.element.checkVisibility(); // a filter may hide its new group
+      if (hadFocus) (isShown ? this.controls.firstElementChild : byId("results")).focus();
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       this.fault.textContent = error.text;

@@ -87,6 +87,11 @@ export class Item {
     return this.result.disposition ?? this.result.group;
   }
 
+  /** Its place in the list: what a person decided on the result; the status before that. */
+  get group() {
+    return (this.result && this.decided?.decision) ?? this.status;
+  }
+
   /** The probability of the target classes; -1 without one, and for an unfamiliar image. */
   get target() {
     return (this.result && shown(this.result).target)?.probability ?? -1;

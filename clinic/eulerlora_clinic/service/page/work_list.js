@@ -8,7 +8,7 @@ import { images } from "./text.js";
 
 const ALL = "all";
 
-/** The groups, the most urgent first: an item is in that of its status. */
+/** The groups, the most urgent first. */
 const GROUPS = [
   "urgent", "unfamiliar", "refer", "retake", "unclear", "agreed", "problem", "pending", "routine",
 ];
@@ -122,7 +122,7 @@ export class WorkList {
 
   #statuses(items) {
     return Object.entries(COUNTS)
-      .map(([status, words]) => [words, withStatus(items, status).length])
+      .map(([status, words]) => [words, inGroup(items, status).length])
       .filter(([, number]) => number > 0)
       .map(([words, number]) => words(number))
       .join(", ");
@@ -141,7 +141,7 @@ export class WorkList {
     const focused = document.activeElement;
     const lesions = lesionsOf(items);
     for (const status of GROUPS) {
-      const members = withStatus(lesions.map(first), status);
+      const members = inGroup(lesions.map(first), status);
       const section = this.#section(status);
       section.hidden = members.length === 0;
       section.querySelector(".group-count").textContent = members.length;
@@ -184,11 +184,11 @@ export class WorkList {
 
   #showFilters(images) {
     const items = lesionsOf(images).map(first);
-    const present = STATUSES.filter((status) => withStatus(items, status).length > 0);
+    const present = STATUSES.filter((status) => inGroup(items, status).length > 0);
     if (this.shown !== ALL && !present.includes(this.shown)) this.shown = ALL;
     byId("filters").hidden = present.length < 2;
     const options = [[ALL, t("All"), items.length]].concat(
-      present.map((status) => [status, this.titleOf(status), withStatus(items, status).length]),
+      present.map((status) => [status, this.titleOf(status), inGroup(items, status).length]),
     );
     const focused = document.activeElement?.name === "shown";
     const radios = options.map((option) => this.#filter(...option));
@@ -215,11 +215,13 @@ export class WorkList {
   }
 }
 
-/** The items of each lesion, in the order of the list: the first of a lesion is the most urgent. */
+/** The items of each lesion, in the order of the list. The first of a lesion is the most urgent by
+ * its result or by a person; the group of that one is the lesion's. */
 function lesionsOf(items) {
+  const rank = ({ status, group }) => Math.min(GROUPS.indexOf(status), GROUPS.indexOf(group));
   const sorted = [...items].sort(
     (one, other) =>
-      GROUPS.indexOf(one.status) - GROUPS.indexOf(other.status) ||
+      rank(one) - rank(other) ||
       other.target - one.target ||
       one.isFar - other.isFar ||
       one.name.localeCompare(other.name, undefined, { numeric: true }),
@@ -229,13 +231,14 @@ function lesionsOf(items) {
     const key = item.lesion.trim() || item;
     lesions.set(key, [...(lesions.get(key) ?? []), item]);
   }
-  return [...lesions.values()];
+  return [...lesions.values()].sort(([one], [other]) =>
+    GROUPS.indexOf(one.group) - GROUPS.indexOf(other.group));
 }
 
 function first([item]) {
   return item;
 }
 
-function withStatus(items, status) {
-  return items.filter((item) => item.status === status);
+function inGroup(items, group) {
+  return items.filter((item) => item.group === group);
 }
