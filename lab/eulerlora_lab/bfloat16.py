@@ -38,7 +38,7 @@ class _RoundedProducts(TorchDispatchMode):
         is_in_place = func is _aten.baddbmm_.default
         if torch.is_inference_mode_enabled():  # products then come within others, such as linear
             with self:
-                parts = func.decompose(*args, **kwargs or {})
+                parts = func.decompose(*args, **options)
             if parts is not NotImplemented:
                 return parts
         if not (is_in_place or func.overloadpacket in _PRODUCTS) or not _is_rounded(args[0]):
