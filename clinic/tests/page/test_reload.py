@@ -127,7 +127,8 @@ def test_decisions_and_open_overrides_survive_a_reload_that_the_browser_asks_abo
         visit.wait(2)
 
 
-def test_the_list_waits_for_the_key_after_a_reload_and_says_so(go) -> None:
+@pytest.mark.parametrize("is_mine", [True, False])
+def test_the_list_waits_for_the_key_after_a_reload_and_can_be_removed_before(go, is_mine) -> None:
     refusal = {"code": "not_authenticated", "status": 401, "title": "An API key is required"}
     with go() as visit:
         visit.add(lesion("one.jpg"))
@@ -136,9 +137,15 @@ def test_the_list_waits_for_the_key_after_a_reload_and_says_so(go) -> None:
         reload(visit)
         expect(visit.page.locator("#key-form")).to_contain_text("1 image is kept")
         visit.page.unroute("**/models")
-        visit.page.locator("#key").fill("a-key")
+        if is_mine:
+            visit.page.locator("#key").fill("a-key")
+        else:
+            visit.page.get_by_role("button", name="Remove the list of another person").click()
+            expect(visit.page.locator("#key-kept")).to_be_hidden()
+            visit.page.keyboard.type("a-key")
         visit.page.locator("#key").press("Enter")
-        visit.wait(1)
+        expect(visit.page.locator("#key-form")).to_be_hidden()
+        visit.wait(int(is_mine))
 
 
 def test_a_dropped_folder_adds_its_images_and_counts_other_files(go) -> None:

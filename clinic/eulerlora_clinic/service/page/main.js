@@ -39,10 +39,18 @@ const keyForm = new KeyForm(async (key) => {
 /** Asks for a key, and says that the list of an earlier load comes back with it. */
 function askForKey() {
   byId("key-kept").hidden = restored.length === 0;
-  byId("key-kept").textContent =
+  byId("key-kept-text").textContent =
     plural(restored.length, "{n} image is kept: it comes back when you enter the key.",
       "{n} images are kept: they come back when you enter the key.");
   keyForm.show(service.key !== null);
+}
+
+/** Removes the list of an earlier load, which may be that of the person before. */
+function forget() {
+  restored.forEach((item) => storage.remove(item));
+  restored = [];
+  askForKey();
+  byId("key").focus();
 }
 
 /** Loads the served models and the policy. Throws Problem. */
@@ -260,6 +268,7 @@ byId("retry-all").addEventListener("click", () => {
 });
 byId("remove-all").addEventListener("click", () => removeAll([...items]));
 byId("undo").addEventListener("click", undo);
+byId("forget").addEventListener("click", forget);
 byId("open-all").addEventListener("click", ({ target }) => {
   const isOpen = target.getAttribute("aria-pressed") !== "true";
   target.setAttribute("aria-pressed", String(isOpen));
