@@ -114,7 +114,8 @@ _predictive_value_option = click.option(
     multiple=True,
     metavar="NAME=PATH",
     help="Fit [unfamiliar], which images are never urgent, to the target lesions of the "
-    "calibration part and to half of these, and measure it on the other half. As --archive.",
+    "calibration part and to half of these, and measure it on the other half. As --archive. "
+    "Without it, that of the policy file is only relaxed, or removed for another model.",
 )
 @click.option(
     "--chart",
@@ -157,7 +158,12 @@ def policy_fit_command(
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
-    from eulerlora_clinic.fitting.far import FarLesions, HalvedArchive, fit_far  # noqa: PLC0415
+    from eulerlora_clinic.fitting.far import (  # noqa: PLC0415
+        FarLesions,
+        HalvedArchive,
+        fit_far,
+        relaxed,
+    )
     from eulerlora_clinic.fitting.folds import check_folds, joined  # noqa: PLC0415
     from eulerlora_clinic.fitting.parts import (  # noqa: PLC0415
         far_table,
@@ -275,11 +281,13 @@ def policy_fit_command(
     chosen = RULES[rule or target.rule or "none missed in calibration"]
     fits = fit_policy(fitted_images, target, chosen, predictive_value, uncertain)
     fitted, (fit, *_) = file.fitted(fits[0]), fits
+    revisions = [one.revision for one in file.policy.evidence]
+    known = file.policy.unfamiliar if models[0].revision in revisions else None
     far = [
-        list(far_lesions(model, inputs)) if halved else []
+        list(far_lesions(model, inputs)) if halved or known else []
         for model, inputs in zip(models, fitted_images, strict=True)
     ]
-    rules = fit_far(far) if halved else None
+    rules = fit_far(far) if halved else relaxed(known, far) if known else None
     fitted = fitted.model_copy(update={"unfamiliar": rules})
     far_evidence = [[lesions.evidence(rules) for lesions in parts if rules] for parts in far]
     measured = [list(measurements(model)) for model in models]
@@ -313,6 +321,11 @@ def policy_fit_command(
             click.echo(f"{results_table(f'by image, {choice}', columns)}\n")
     if part == TEST and not folds:
         click.echo("Not measured on a test part: the fit used it, without a calibration part.")
+    if file.policy.unfamiliar is not None and rules is None:
+        click.echo(
+            "warning: [unfamiliar] was fitted to another model and is removed, so that an image of "
+            "anything can be urgent; --far fits it"
+        )
     click.echo(f"{policy}: version {fitted.version}")
     for line in _warning_lines(fitted):
         click.echo(line)

@@ -38,7 +38,7 @@ from eulerlora.nn.method import AdapterHeads
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.prediction_sets import min_units
-from eulerlora_clinic.fitting.far import FarLesions, fit_far
+from eulerlora_clinic.fitting.far import FarLesions, relaxed
 from eulerlora_clinic.fitting.feature_means import fit_offset
 from eulerlora_clinic.fitting.heads import HeadComparison, refit_heads, with_changed_heads
 from eulerlora_clinic.fitting.parts import (
@@ -191,13 +191,8 @@ def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
 
 
 def _with_far(fit: _SiteFit, rules: UnfamiliarRules, lesions: FarLesions) -> _SiteFit:
-    """The fit with rules for far images that concern almost none of these target lesions.
-
-    The given rules were fitted to lesions of several cameras, by the same network: they are only
-    relaxed.
-    """
-    of_site = fit_far([[lesions]])
-    rules = UnfamiliarRules(far=max(rules.far, of_site.far), ood=rules.ood and of_site.ood)
+    """The fit with rules for far images that concern almost none of these target lesions."""
+    rules = relaxed(rules, [[lesions]])
     evidence = lesions.evidence(rules)
     result = f"{rules.far:g}: {evidence.far} of {evidence.lesions} {evidence.unit}s are that far"
     return replace(fit, unfamiliar=rules, far=(evidence,)).with_result(FAR, result)

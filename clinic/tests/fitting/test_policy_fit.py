@@ -1,5 +1,6 @@
 """`eulerlora policy fit` on the command line: the policy that it writes, its output, its errors."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -167,10 +168,10 @@ def test_archives_are_measured_after_the_test_part(
     assert (test.others.lesions, clinic.others.lesions) == (13, 8)
 
 
-def test_far_is_fitted_to_calibration_lesions_and_half_of_an_archive_and_dropped_without_one(
+def test_far_is_fitted_to_calibration_lesions_and_half_of_an_archive_and_kept_for_its_model(
     data: Path, policy: Path, tmp_path: Path, site_source: Path
 ) -> None:
-    checkpoint = tmp_path / "tiny"
+    checkpoint, packaged = tmp_path / "tiny", policy.read_text()
     shutil.copytree(site_source, checkpoint)
     labels = tmp_path / "clinic.toml"
     labels.write_text('title = "Clinic"\n[labels]\nmel = "mel"\nnv = "nv"\nbkl = "bkl"\n')
@@ -192,9 +193,21 @@ def test_far_is_fitted_to_calibration_lesions_and_half_of_an_archive_and_dropped
     assert "3 " in evidence.measured[1].data.removeprefix("Clinic")  # had a part in the fit
     with (policy).open("a") as file:
         file.write("# the end\n")
-    fit(checkpoint, data, policy, "--precision", "float32")
-    again = read_policy(policy)
-    assert (again.unfamiliar, again.evidence[0].far) == (None, ())
+    known = ("--precision", "float32")
+    for far in ("0.001", "1000000.0"):
+        own = re.sub(r"\nfar = [0-9.]+\n", f"\nfar = {far}\n", policy.read_text(), count=1)
+        policy.write_text(own)
+        assert "[unfamiliar]" not in fit(checkpoint, data, policy, *known)
+        kept = read_policy(policy)
+        assert kept.unfamiliar is not None
+        assert kept.unfamiliar.far > 0.001
+        assert (kept.unfamiliar.far == 1e6) is (far == "1000000.0")
+        (of_calibration,) = kept.evidence[0].far
+        assert (of_calibration.part, of_calibration.lesions, of_calibration.far) == ("fit", 30, 0)
+    policy.write_text(packaged)
+    printed = fit(checkpoint, data, policy, *known)
+    assert "warning: [unfamiliar] was fitted to another model" in printed
+    assert read_policy(policy).unfamiliar is None
 
 
 def test_far_needs_feature_statistics(checkpoint: Path, data: Path, policy: Path) -> None:
