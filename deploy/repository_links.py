@@ -14,16 +14,17 @@ from os.path import normpath
 from pathlib import Path
 
 PROJECTS = (".", "eulerlora_contract", "eulerlora_client", "clinic", "lab")
-_RELATIVE = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
+# A whole image, or the end of a link: the text of a link may be an image.
+_RELATIVE = re.compile(r"(!\[[^\]]*)?\]\((?![a-z]+:|#)([^)\s]+)\)")
 
 
 def _absolute(markdown: str, folder: str, repository: str, tag: str) -> str:
     """Replaces the relative links of a README in `folder`; the link of an image is to its bytes."""
 
     def absolute(link: re.Match[str]) -> str:
-        image, text, target = link.groups()
+        image, target = link.groups(default="")
         view = "raw" if image else "blob"
-        return f"{image}{text}({repository}/{view}/{tag}/{normpath(f'{folder}/{target}')})"
+        return f"{image}]({repository}/{view}/{tag}/{normpath(f'{folder}/{target}')})"
 
     return _RELATIVE.sub(absolute, markdown)
 
