@@ -7,9 +7,11 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from email.message import Message
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 import pytest
 from fastapi import FastAPI
@@ -249,10 +251,12 @@ def test_a_header_without_a_type_of_the_service_is_refused(triage, png, accept) 
     assert (response.status_code, response.json()["code"]) == (406, "not_acceptable")
 
 
+RETRY = Message()
+RETRY["Retry-After"] = "3"
 PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
 
 
-def test_the_script_stores_the_bundle_of_a_picture_and_skips_others(
+def test_the_script_repeats_what_may_pass_stores_the_bundle_and_skips_what_is_no_picture(
     model, photo, monkeypatch
 ) -> None:
     (script,) = (
@@ -274,10 +278,21 @@ def test_the_script_stores_the_bundle_of_a_picture_and_skips_others(
     with run_server(triage_app(model, images={"dicom": True})) as port:
         monkeypatch.setenv("EULERLORA_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("EULERLORA_KEY", "unused")
-        exec(script, {})
+        script_names: dict[str, Any] = {}
+        exec(script, script_names)
+        send, waits = script_names["urlopen"], list[float]()
+        faults: list[URLError] = [HTTPError("", 503, "", RETRY, None), URLError("refused")]
+
+        def unsteady(*request: Any, **options: Any) -> Any:
+            if faults:
+                raise faults.pop(0)
+            return send(*request, **options)
+
+        script_names |= {"urlopen": unsteady, "time": SimpleNamespace(sleep=waits.append)}
         for change, instance in ((1, "picture"), (2, "picture"), (1, "report")):
             callbacks[0](change, None, instance)
     ((path, answer),) = stored.items()
     assert path == "/instances/picture/attachments/triage"
     assert json.loads(answer)["resourceType"] == "Bundle"
     assert logged == ["no triage of report: 415"]
+    assert waits == [3, 5]
