@@ -281,7 +281,7 @@ def test_the_script_repeats_what_may_pass_stores_the_bundle_and_skips_what_is_no
         script_names: dict[str, Any] = {}
         exec(script, script_names)
         send, waits = script_names["urlopen"], list[float]()
-        faults: list[URLError] = [HTTPError("", 503, "", RETRY, None), URLError("refused")]
+        faults = [HTTPError("", 503, "", RETRY, None), URLError("refused"), TimeoutError()]
 
         def unsteady(*request: Any, **options: Any) -> Any:
             if faults:
@@ -295,4 +295,4 @@ def test_the_script_repeats_what_may_pass_stores_the_bundle_and_skips_what_is_no
     assert path == "/instances/picture/attachments/triage"
     assert json.loads(answer)["resourceType"] == "Bundle"
     assert logged == ["no triage of report: 415"]
-    assert waits == [3, 5]
+    assert waits == [3, 5, 5]
